@@ -1,0 +1,29 @@
+"""What a user's mistake looks like: one line that says what, where, and what is allowed."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class InputError(ValueError):
+    """A mistake in what the user gave: a scenario, an argument, a file.
+
+    ``path`` is where it stands, from the outside in: ``cluster.workers[0].step_time.mean``. The command line prints
+    the message on one line and ends with status 2.
+    """
+
+    def __init__(self, what: str, path: str = ""):
+        self.what, self.path = what, path
+        super().__init__(f"{path}: {what}" if path else what)
+
+    def within(self, outer: str) -> InputError:
+        """The same mistake, seen from one level further out."""
+        inner = self.path if not self.path or self.path.startswith("[") else f".{self.path}"
+        return InputError(self.what, outer + inner if outer else self.path)
+
+
+def nearest(word: object, names: Iterable[str]) -> str:
+    """``'; did you mean 'gamma'?'`` when one of the names is close to the word, else nothing."""
+    close = difflib.get_close_matches(str(word), list(names), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""

@@ -1,0 +1,27 @@
+"""Who waits for whom: the family of protocols."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import ClassVar
+
+from asyncsim.protocols.simulation import Simulation
+from asyncsim.records import Family
+
+
+class Protocol(Family):
+    """A protocol is a record with one method, ``start``, that sets SimPy processes going.
+
+    ``kind`` says who takes part: ``'server'`` (workers and a parameter server) or ``'peers'``.
+    """
+
+    family = "protocol"
+    kind: ClassVar[str]
+
+    def check(self, num_workers: int) -> None:
+        """Raise InputError if the protocol cannot run on so many workers."""
+        return
+
+    @abstractmethod
+    def start(self, sim: Simulation) -> None:
+        """Start the processes of all workers on this simulation."""

@@ -1,0 +1,172 @@
+"""Writes a trace row by row: what a protocol, or a person, calls. Every verb returns the number of its row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from asyncsim.errors import InputError
+from asyncsim.trace import APPLY, CANCEL, MERGE, MIX, PUBLISH, READ, RESET, STEP, Trace
+from asyncsim.workload import Costs, Workload
+
+
+class Clock(Protocol):
+    """Anything that knows the time: a SimPy environment, or a hand."""
+
+    @property
+    def now(self) -> float: ...
+
+
+class HandClock:
+    """A clock set by hand."""
+
+    now = 0.0
+
+
+class Recorder:
+    """A trace under way.
+
+    By hand: set ``log.now`` (seconds) and call the verbs; ``log.trace()`` checks all and returns the Trace. In a
+    simulation ``clock`` is the SimPy environment. ``on_full`` is called once, at the row by which ``max_updates`` or
+    ``max_gradients`` is reached (gradients are looked at where an update closes).
+    """
+
+    def __init__(
+        self,
+        num_workers: int,
+        kind: str,
+        *,
+        clock: Clock | None = None,
+        workload: Workload | None = None,
+        costs: Costs | None = None,
+        max_updates: float = float("inf"),
+        max_gradients: float = float("inf"),
+        on_full: Callable[[], Any] = lambda: None,
+    ):
+        self.num_workers, self.kind = num_workers, kind
+        self.workload, self.costs = workload or Workload(), costs or Costs()
+        self.clock: Any = clock or HandClock()
+        self.updates = self.gradients = 0
+        self.max_updates, self.max_gradients, self._on_full = max_updates, max_gradients, on_full
+        # one flat list: a list of tuples, taken apart at the end, is three times slower
+        self._rows: list[float] = []
+        self._spans: list[float] = []
+        self._log, self._count = self._rows.extend, 0
+        self._mixes: dict[int, tuple[Sequence[int], Sequence[float]]] = {}
+
+    @property
+    def now(self) -> float:
+        """Simulated time in seconds. Can be set where the clock is not a simulation's."""
+        return self.clock.now
+
+    @now.setter
+    def now(self, seconds: float) -> None:
+        if not isinstance(self.clock, HandClock):
+            raise InputError("the time of a simulation cannot be set")
+        self.clock.now = seconds
+
+    def _row(self, verb: int, worker: int, source: int, keep: float, take: float, accepted: bool, closes: bool) -> int:
+        row = self._count
+        self._count = row + 1
+        self._log((self.clock.now, verb, worker, source, keep, take, accepted, closes))
+        return row
+
+    def read(self, worker: int) -> int:
+        """The worker takes the server's view, or (a peer) fixes the point of its next gradient."""
+        return self._row(READ, worker, -1, 1.0, 1.0, True, False)
+
+    def step(self, worker: int, read: int) -> int:
+        """One gradient at the point of the read, into the worker's own state."""
+        row = self._row(STEP, worker, read, 1.0, 1.0, True, False)
+        self.gradients += 1
+        if self.kind == "peers":
+            self.updates += 1
+            self._full()
+        return row
+
+    def apply(
+        self, worker: int, read: int, *, weight: float = 1.0, accepted: bool = True, closes: bool | None = None
+    ) -> int:
+        """One gradient at the point of the read arrives at the server.
+
+        It is added to the update under way at ``weight``; the one that closes has the server make the update. Unless
+        said otherwise each accepted gradient is an update of its own.
+        """
+        closes = accepted if closes is None else closes
+        row = self._row(APPLY, worker, read, 1.0, weight, accepted, closes)
+        self.gradients += accepted
+        if closes:
+            self.updates += 1
+            self._full()
+        return row
+
+    def publish(self, worker: int, *, keep: float = 1.0) -> int:
+        """The worker puts out a message; ``keep`` is the part of its mass that stays (push-sum; else 1)."""
+        return self._row(PUBLISH, worker, -1, keep, 1.0, True, False)
+
+    def mix(self, messages: Sequence[int], weights: Sequence[float]) -> int:
+        """The weighted sum of messages, as they were published."""
+        if len(messages) != len(weights):
+            raise InputError(f"{len(messages)} messages and {len(weights)} weights", f"row {self._count}, mix")
+        self._mixes[self._count] = (list(messages), list(weights))
+        return self._row(MIX, -1, -1, 1.0, 1.0, True, False)
+
+    def merge(self, worker: int, mix: int, *, keep: float = 0.0, take: float = 1.0) -> int:
+        """The worker's model becomes keep x own + take x mix."""
+        return self._row(MERGE, worker, mix, keep, take, True, False)
+
+    def cancel(self, worker: int, read: int) -> int:
+        """The gradient on this read is dropped unfinished; its mini-batch counts as drawn."""
+        return self._row(CANCEL, worker, read, 1.0, 1.0, True, False)
+
+    def reset(self, worker: int, source: int) -> int:
+        """The worker's own state starts afresh from a source: a read of the server's view, or a mix of messages."""
+        return self._row(RESET, worker, source, 0.0, 1.0, True, False)
+
+    def enter(self, worker: int, kind: int) -> None:
+        """From now on the worker does this: COMPUTE, SEND, RECEIVE or WAIT."""
+        self._spans.extend((self.clock.now, worker, kind))
+
+    def _full(self) -> None:
+        if self.updates >= self.max_updates or self.gradients >= self.max_gradients:
+            self.max_updates = self.max_gradients = float("inf")
+            self._on_full()
+
+    def doing(self) -> dict[int, int]:
+        """What each worker entered last."""
+        return {int(w): int(k) for w, k in zip(self._spans[1::3], self._spans[2::3], strict=True)}
+
+    def trace(self, end: float | None = None) -> Trace:
+        """The checked trace of all rows so far; the run ends at ``end`` seconds, by default now."""
+        time, verb, worker, source, keep, take, accepted, closes = np.array(self._rows, float).reshape(-1, 8).T.copy()
+        sizes = np.zeros(self._count + 1, np.int64)
+        members: list[int] = []
+        shares: list[float] = []
+        for row, (messages, weights) in self._mixes.items():
+            sizes[row + 1] = len(messages)
+            members.extend(messages)
+            shares.extend(weights)
+        span_time, span_worker, span_kind = np.array(self._spans, float).reshape(-1, 3).T.copy()
+        return Trace(
+            self.kind,
+            self.num_workers,
+            float(self.clock.now if end is None else end),
+            time,
+            verb.astype(np.int8),
+            worker.astype(np.int32),
+            source.astype(np.int32),
+            keep,
+            take,
+            accepted.astype(bool),
+            closes.astype(bool),
+            np.cumsum(sizes),
+            np.array(members, np.int32),
+            np.array(shares, float),
+            span_time,
+            span_worker.astype(np.int32),
+            span_kind.astype(np.int8),
+            self.workload,
+            self.costs,
+        )

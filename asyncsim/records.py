@@ -1,0 +1,197 @@
+"""Checked, frozen records and the families that a scenario picks from by name.
+
+Every piece of a scenario is a record: a frozen dataclass whose fields are checked against their annotations when it is
+made, whether from Python or from a TOML table. ``Annotated[float, Meta(gt=0)]`` is a bound; a field whose type is
+itself a record, or a family of records, accepts a table in its place.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import types
+import typing
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, TypeVar, dataclass_transform, get_args, get_origin
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+
+from asyncsim.errors import InputError, nearest
+
+Positive = Annotated[float, Meta(gt=0)]
+NonNegative = Annotated[float, Meta(ge=0)]
+Fraction = Annotated[float, Meta(ge=0, lt=1)]
+Count = Annotated[int, Meta(ge=1)]
+
+T = TypeVar("T")
+
+
+class Family:
+    """Base of records that a scenario picks by ``name``: the step-time models, the protocols, the algorithms, ...
+
+    A direct subclass opens a family and says what its members are called (``family``, for messages); ``@register``
+    adds a member.
+    """
+
+    family: ClassVar[str]
+    members: ClassVar[dict[str, type]]
+    name: ClassVar[str]
+
+    def __init_subclass__(cls, **kwargs: Any):
+        super().__init_subclass__(**kwargs)
+        if Family in cls.__bases__:
+            cls.members = {}
+
+
+def register(name: str):
+    """Add a record to its family under this name; a name stands for one class only."""
+
+    def add(cls: type[T]) -> type[T]:
+        members = cls.members  # type: ignore[attr-defined]
+        # the same class defined again (a notebook cell run twice) replaces its former self
+        if name in members and members[name].__qualname__ != cls.__qualname__:
+            raise InputError(f"the name {name!r} is taken by {members[name].__qualname__}")
+        cls.name = name  # type: ignore[attr-defined]
+        members[name] = cls
+        return cls
+
+    return add
+
+
+@dataclass_transform(frozen_default=True)
+def checked(cls: type[T]) -> type[T]:
+    """A frozen dataclass that checks and converts its fields when made, then calls its ``validate()`` if it has one."""
+    setattr(cls, "__post_init__", _check)  # noqa: B010
+    return dataclasses.dataclass(frozen=True)(cls)
+
+
+def summary_line(cls: type) -> str:
+    """The first sentence of the docstring."""
+    return " ".join((cls.__doc__ or "").strip().split("\n\n")[0].split())
+
+
+def build(kind: type[T], table: Mapping[str, Any]) -> T:
+    """Make a record from a plain table; ``kind`` is a record or a family (then ``table['name']`` picks the member)."""
+    if not isinstance(table, Mapping):
+        raise InputError(f"expected a table, got {_show(table)}")
+    table = dict(table)
+    cls: type = kind
+    if _is_family(kind):
+        if "name" not in table:
+            raise InputError(f"says no name; a {kind.family} is one of: {', '.join(kind.members)}", "name")
+        name = table.pop("name")
+        if not isinstance(name, str) or name not in kind.members:
+            hint = nearest(name, kind.members)
+            raise InputError(f"no {kind.family} is called {name!r}; there are: {', '.join(kind.members)}{hint}", "name")
+        cls = kind.members[name]
+    fields = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
+    for key in table:
+        if key not in fields:
+            allowed = ", ".join(fields) or "none"
+            raise InputError(f"unknown key; allowed: {allowed}{nearest(key, fields)}", str(key))
+    for key, f in fields.items():
+        required = f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+        if key not in table and required:
+            raise InputError(f"is missing; expected {_expected(_hints(cls)[key])}", key)
+    return cls(**table)
+
+
+def table(obj: Any) -> Any:
+    """A record as plain tables, lists and values, as a TOML file has them. What is None is left out."""
+    if dataclasses.is_dataclass(obj):
+        head = {"name": obj.name} if isinstance(obj, Family) else {}  # type: ignore[attr-defined]
+        values = {f.name: getattr(obj, f.name) for f in dataclasses.fields(obj)}
+        return head | {k: table(v) for k, v in values.items() if v is not None}
+    if isinstance(obj, Mapping):
+        return {k: table(v) for k, v in obj.items()}
+    if isinstance(obj, list | tuple):
+        return [table(v) for v in obj]
+    if isinstance(obj, str | bool | int | float):
+        return obj
+    if np.ndim(obj) == 0 and hasattr(obj, "item"):
+        return obj.item()
+    raise InputError(f"{_show(obj)} cannot be written to a scenario file, which holds plain values only")
+
+
+def _is_family(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Family) and Family in kind.__bases__
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls, include_extras=True)
+
+
+def _check(self: Any) -> None:
+    hints = _hints(type(self))
+    for f in dataclasses.fields(self):
+        try:
+            value = _convert(getattr(self, f.name), hints[f.name])
+        except InputError as error:
+            raise error.within(f.name) from None
+        object.__setattr__(self, f.name, value)
+    if hasattr(self, "validate"):
+        self.validate()
+
+
+def _convert(value: Any, hint: Any) -> Any:
+    arms = get_args(hint) if get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    if value is None and type(None) in arms:
+        return None
+    for kind in arms:
+        if isinstance(kind, type) and (dataclasses.is_dataclass(kind) or issubclass(kind, Family)):
+            if isinstance(value, kind):
+                return value
+            if isinstance(value, Mapping) or len([a for a in arms if a is not type(None)]) == 1:
+                return build(kind, value)
+    if get_origin(hint) is tuple and isinstance(value, list | tuple) and get_args(hint)[-1] is Ellipsis:
+        return tuple(_convert_item(v, get_args(hint)[0], k) for k, v in enumerate(value))
+    if isinstance(value, np.generic):
+        value = value.item()
+    if not isinstance(value, str | bool | int | float | list | tuple | Mapping):
+        return value  # an array, a tracer, a function: not for this check
+    try:
+        value = msgspec.convert(value, hint)
+    except msgspec.ValidationError:
+        raise InputError(f"expected {_expected(hint)}, got {_show(value)}") from None
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InputError(f"expected a finite number, got {value}")
+    return value
+
+
+def _convert_item(value: Any, hint: Any, k: int) -> Any:
+    try:
+        return _convert(value, hint)
+    except InputError as error:
+        raise error.within(f"[{k}]") from None
+
+
+def _show(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+_WORDS = {float: "a number", int: "a whole number", str: "a text", bool: "true or false"}
+_SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+
+
+def _expected(hint: Any) -> str:
+    """The annotation of a field in words: 'a number > 0', 'one of: constant, gamma'."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        bounds = [f"{sign} {getattr(args[1], key):g}" for key, sign in _SIGNS.items() if getattr(args[1], key) is not None]
+        return " ".join([_expected(args[0]), " and ".join(bounds)])
+    if origin is typing.Literal:
+        return "one of: " + ", ".join(repr(a) for a in args)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(_expected(a) for a in args if a is not type(None))
+    if origin is tuple:
+        return f"a list, each {_expected(args[0])}"
+    if _is_family(hint):
+        return f"a table whose name is one of: {', '.join(hint.members)}"
+    if dataclasses.is_dataclass(hint):
+        return f"a table with: {', '.join(f.name for f in dataclasses.fields(hint))}"
+    return _WORDS.get(hint, getattr(hint, "__name__", str(hint)))

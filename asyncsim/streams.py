@@ -1,0 +1,28 @@
+"""One seed, many independent streams of random numbers: one for each purpose and worker.
+
+A stream depends on (seed, purpose, worker) alone, so adding a worker, or drawing more for one purpose, leaves all
+other draws as they were.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import numpy as np
+
+
+class Purpose(enum.IntEnum):
+    """What a stream is for. The numbers are part of every result: never reuse one."""
+
+    STEP_TIME = 0
+    NETWORK = 1
+    FAULTS = 2
+    NEIGHBOURS = 3
+    INITIALISATION = 4
+    DATA = 5
+    GENERATED_DATA = 6
+
+
+def generator(seed: int, purpose: Purpose, *which: int) -> np.random.Generator:
+    """The generator for one purpose and, as a rule, one worker."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(int(purpose), *which)))
