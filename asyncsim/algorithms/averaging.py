@@ -1,0 +1,31 @@
+"""Local momentum SGD and averaging of models: what WAGMA-SGD, AD-PSGD, D-PSGD and local SGD do to the numbers.
+
+These methods differ only in who waits for whom and with which weights, which is the protocol's business.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from asyncsim.algorithms.base import Context, PeerAlgorithm, State, algorithm
+from asyncsim.algorithms.parts import Descent
+from asyncsim.records import register
+
+
+@register("averaging")
+@algorithm
+class Averaging(Descent, PeerAlgorithm):
+    """Local SGD steps with a momentum of one's own, and averages of models.
+
+        x, v: one step of ``Descent``, weight decay at the worker's own model
+        message: x;    merge: x = keep x + take mix
+
+    The momentum never travels. Peer: 2 buffers, without momentum 1. The rule of local SGD (Stich, ICLR 2019), D-PSGD
+    and AD-PSGD (Lian et al., NeurIPS 2017, ICML 2018) and WAGMA-SGD (Li et al., TPDS 2020).
+    """
+
+    def init(self, params: Any) -> State:
+        return self.buffers(params)
+
+    def local(self, state: State, gradient: Any, context: Context) -> State:
+        return self.descend(state, gradient, self.point(state), context.learning_rate)

@@ -1,0 +1,123 @@
+"""What is learned: a loss, where it starts, and its data."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from asyncsim.errors import InputError
+from asyncsim.records import Family
+from asyncsim.workload import Workload
+
+
+class Data(NamedTuple):
+    """Training and test samples: pytrees of NumPy arrays, each with samples along axis 0 (no leaves: no data)."""
+
+    train: Any
+    test: Any
+
+
+class Problem(Family):
+    """A learning problem. Parameters are a pytree; ``extra`` is what the model keeps besides (BatchNorm statistics).
+
+    ``extra`` belongs to the worker: each has its own, changed by its own gradients; an evaluation takes the workers'
+    mean. What is compiled depends on ``rule`` alone, which must be hashable and hold no data.
+    """
+
+    family = "problem"
+
+    @abstractmethod
+    def init(self, key: jax.Array) -> tuple[Any, Any]:
+        """Parameters and extra at the start."""
+
+    @abstractmethod
+    def loss(self, params: Any, extra: Any, batch: Any, key: jax.Array) -> tuple[jax.Array, Any]:
+        """Mean loss over a batch of training samples, and the new extra."""
+
+    @abstractmethod
+    def data(self) -> Data:
+        """The samples."""
+
+    def metrics(self, params: Any, extra: Any, batch: Any) -> dict[str, jax.Array]:
+        """What is measured on test samples, each a mean over the batch; ``loss`` among them."""
+        return {"loss": self.loss(params, extra, batch, jax.random.key(0))[0]}
+
+    @property
+    def rule(self) -> Any:
+        """The hashable thing whose ``loss`` and ``metrics`` are compiled."""
+        return self
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of one epoch."""
+        return num_samples(self.data().train)
+
+    def workload(self, batch_size: int) -> Workload:
+        """The problem as the timing sees it: sizes of the parameter tensors, in float32."""
+        shapes = jax.eval_shape(lambda: self.init(jax.random.key(0))[0])
+        sizes = tuple(4 * math.prod(x.shape) for x in jax.tree.leaves(shapes))
+        return Workload(batch_size, self.num_samples, sizes)
+
+
+def num_samples(tree: Any) -> int:
+    """The common length of axis 0 of all arrays (0 without arrays)."""
+    lengths = {len(x) for x in jax.tree.leaves(tree)}
+    if len(lengths) > 1:
+        raise InputError(f"the arrays of a data set have different numbers of samples: {sorted(lengths)}")
+    return lengths.pop() if lengths else 0
+
+
+class _CustomRule(NamedTuple):
+    user_loss: Callable[..., Any]
+    user_metrics: Callable[..., Any] | None
+
+    def loss(self, params: Any, extra: Any, batch: Any, key: jax.Array) -> tuple[jax.Array, Any]:
+        return self.user_loss(params, batch), extra
+
+    def metrics(self, params: Any, extra: Any, batch: Any) -> dict[str, jax.Array]:
+        found = {} if self.user_metrics is None else self.user_metrics(params, batch)
+        return {"loss": self.user_loss(params, batch), **found}
+
+
+class CustomProblem(Problem):
+    """A user's own loss function and data.
+
+    ``loss(params, batch)`` is the mean loss of a batch (the rows of ``train`` that were drawn); ``params`` the
+    parameters at the start; ``train`` and ``test`` pytrees of arrays with samples along axis 0 (``test``: by default
+    the training samples). ``metrics(params, batch)`` may return more test figures by name, such as accuracy. Keep the
+    functions at module level or reuse them: each new function object compiles anew.
+    """
+
+    name = "custom"
+
+    def __init__(
+        self,
+        loss: Callable[[Any, Any], jax.Array],
+        params: Any,
+        train: Any,
+        test: Any = None,
+        metrics: Callable[[Any, Any], dict[str, jax.Array]] | None = None,
+    ):
+        self._rule, self._params = _CustomRule(loss, metrics), params
+        self._data = Data(jax.tree.map(np.asarray, train), jax.tree.map(np.asarray, train if test is None else test))
+        if num_samples(self._data.train) == 0:
+            raise InputError("the training set has no samples", "train")
+        num_samples(self._data.test)
+
+    def init(self, key: jax.Array) -> tuple[Any, Any]:
+        return self._params, ()
+
+    def loss(self, params: Any, extra: Any, batch: Any, key: jax.Array) -> tuple[jax.Array, Any]:
+        return self._rule.loss(params, extra, batch, key)
+
+    def data(self) -> Data:
+        return self._data
+
+    @property
+    def rule(self) -> Any:
+        return self._rule

@@ -1,0 +1,104 @@
+"""Data sets: small ones that travel with the package, and generated ones."""
+
+from __future__ import annotations
+
+import functools
+from abc import abstractmethod
+from importlib import resources
+from typing import Annotated
+
+import numpy as np
+from msgspec import Meta
+
+from asyncsim.problems.base import Data
+from asyncsim.records import Count, Family, Positive, checked, register
+from asyncsim.streams import Purpose, generator
+
+
+class DataSet(Family):
+    """A classification data set: ``x`` (n, features) float, ``y`` (n,) int labels, and how many classes."""
+
+    family = "data set"
+
+    @abstractmethod
+    def load(self) -> Data:
+        """Train and test samples as dicts of ``x`` and ``y``."""
+
+    @property
+    @abstractmethod
+    def num_features(self) -> int:
+        """Length of one sample."""
+
+    @property
+    @abstractmethod
+    def num_classes(self) -> int:
+        """Number of labels."""
+
+
+@functools.cache
+def _digits() -> Data:
+    with resources.files("asyncsim.problems").joinpath("digits.npz").open("rb") as file, np.load(file) as stored:
+        x, y = stored["images"].astype(np.float32) / 16, stored["labels"].astype(np.int32)
+    test = np.arange(len(y)) % 5 == 0
+    return Data({"x": x[~test], "y": y[~test]}, {"x": x[test], "y": y[test]})
+
+
+@register("digits")
+@checked
+class Digits(DataSet):
+    """1797 handwritten digits, 8x8 pixels, 10 classes: 1437 to train on; every fifth (360) to test.
+
+    Optical Recognition of Handwritten Digits, E. Alpaydin and C. Kaynak, UCI Machine Learning Repository (1998),
+    doi:10.24432/C50P49, CC BY 4.0: the test part of the collection, pixels 0 to 16, scaled to 0 to 1 when loaded.
+    """
+
+    def load(self) -> Data:
+        return _digits()
+
+    @property
+    def num_features(self) -> int:
+        return 64
+
+    @property
+    def num_classes(self) -> int:
+        return 10
+
+
+@functools.cache
+def _blobs(spec: Blobs) -> Data:
+    rng = generator(spec.seed, Purpose.GENERATED_DATA)
+    centres = rng.normal(size=(spec.classes, spec.features)) * spec.separation / np.sqrt(2)
+
+    def draw(n: int) -> dict[str, np.ndarray]:
+        y = rng.integers(spec.classes, size=n)
+        noise = rng.normal(size=(n, spec.features))
+        return {"x": (centres[y] + noise).astype(np.float32), "y": y.astype(np.int32)}
+
+    return Data(draw(spec.train), draw(spec.test))
+
+
+@register("blobs")
+@checked
+class Blobs(DataSet):
+    """Generated: Gaussian clouds of unit variance, one a class, around random centres.
+
+    ``separation``: root-mean-square distance between two centres, per feature, in standard deviations.
+    """
+
+    features: Count = 20
+    classes: Annotated[int, Meta(ge=2)] = 10
+    train: Count = 10_000
+    test: Count = 2_000
+    separation: Positive = 1.0
+    seed: Annotated[int, Meta(ge=0)] = 0
+
+    def load(self) -> Data:
+        return _blobs(self)
+
+    @property
+    def num_features(self) -> int:
+        return self.features
+
+    @property
+    def num_classes(self) -> int:
+        return self.classes

@@ -1,0 +1,89 @@
+"""When a run is evaluated, and on what."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from asyncsim.errors import InputError
+from asyncsim.problems.base import num_samples
+from asyncsim.records import Count, Positive, checked
+from asyncsim.trace import Trace
+
+SLICE = 2000  # test samples looked at at once
+
+
+@checked
+class Every:
+    """Evaluate every so many updates, samples, epochs or simulated seconds (one of these), and at start and end."""
+
+    updates: Count | None = None
+    samples: Count | None = None
+    epochs: Positive | None = None
+    seconds: Positive | None = None
+
+    def validate(self) -> None:
+        given = [k for k in ("updates", "samples", "epochs", "seconds") if getattr(self, k) is not None]
+        if len(given) != 1:
+            raise InputError(f"give one of: updates, samples, epochs, seconds; got {', '.join(given) or 'none'}")
+
+    def cuts(self, trace: Trace, num_samples: int) -> list[tuple[int, float]]:
+        """The evaluations of a trace: (rows that are done, time in seconds). Every row before a cut is done."""
+        if self.seconds is not None:
+            times = self.seconds * np.arange(1, np.floor(trace.end / self.seconds) + 1)
+            times = times[times <= trace.end]
+            inner = list(zip(np.searchsorted(trace.time, times, side="right").tolist(), times.tolist(), strict=True))
+        else:
+            if self.updates is not None:
+                clock, unit = trace.updates, float(self.updates)
+            else:
+                clock = trace.samples
+                unit = float(self.samples) if self.samples is not None else float(self.epochs or 0) * num_samples
+            # the row by which each multiple of the unit is reached; one may reach several
+            reached = np.floor(clock / unit)
+            rows = np.flatnonzero(np.diff(reached, prepend=0.0) > 0)
+            inner = [(int(r) + 1, float(trace.time[r])) for r in rows]
+        cuts = [(0, 0.0), *inner, (len(trace), float(trace.end))]
+        if len(inner) and (inner[-1][0] == len(trace) or inner[-1][1] == trace.end):
+            cuts.pop(-2)  # the last one is the end
+        return cuts
+
+
+@checked
+class Target:
+    """A test figure to reach: ``time_to_target`` is when an evaluation first finds it; ``stop`` ends the run there.
+
+    The loss is to fall to the value, anything else to rise to it.
+    """
+
+    value: float
+    metric: str = "accuracy"
+    stop: bool = False
+
+    def reached(self, figures: dict[str, float]) -> bool:
+        """Whether an evaluation has reached the target."""
+        if self.metric not in figures:
+            raise InputError(f"no {self.metric!r} is measured; there are: {', '.join(figures)}", "target.metric")
+        value = figures[self.metric]
+        return value <= self.value if self.metric == "loss" else value >= self.value
+
+
+def evaluate(rule: Any, params: Any, extra: Any, test: Any) -> dict[str, float]:
+    """The test figures, each a mean over all test samples."""
+    total: dict[str, float] = {}
+    size = num_samples(test)
+    for first in range(0, max(size, 1), SLICE):
+        part = jax.tree.map(lambda x, first=first: x[first : first + SLICE], test)
+        share = (min(SLICE, size - first) / size) if size else 1.0
+        for name, value in _metrics(rule, params, extra, part).items():
+            total[name] = total.get(name, 0.0) + share * float(value)
+    return total
+
+
+@functools.partial(jax.jit, static_argnames="rule")
+def _metrics(rule: Any, params: Any, extra: Any, batch: Any) -> dict[str, jax.Array]:
+    return {name: jnp.asarray(value) for name, value in rule.metrics(params, extra, batch).items()}
