@@ -1,0 +1,46 @@
+"""Simulate asynchronous distributed training.
+
+A SimPy model of a cluster decides *when* each gradient is computed, on which stale parameters, and when it is applied;
+real JAX gradients decide *what* is learned::
+
+    trace = asyncsim.record(cluster, protocol, workload, stop=asyncsim.Stop(epochs=10))   # when
+    run = asyncsim.replay(trace, algorithm, problem)                                      # what
+
+Names are imported when first used: the timing half needs no JAX, and importing the package stays cheap.
+"""
+
+from importlib import import_module
+from typing import Any
+
+_HOMES = {
+    "asyncsim.algorithms": "ASGD SGD SGP SSGD Averaging PeerAlgorithm ServerAlgorithm",
+    "asyncsim.cluster": "Cluster Workers Constant Exponential Gamma ShiftedExponential StepTime",
+    "asyncsim.errors": "InputError",
+    "asyncsim.problems": "MLP Blobs CustomProblem Digits Quadratic",
+    "asyncsim.protocols": "Asynchronous Protocol Serial Synchronous",
+    "asyncsim.recorder": "Recorder",
+    "asyncsim.recording": "Deadlock Stop record",
+    "asyncsim.records": "checked register",
+    "asyncsim.replaying": "Every Target replay",
+    "asyncsim.runs": "Run load",
+    "asyncsim.scenario": "Scenario load_scenarios run",
+    "asyncsim.schedules": "Schedule",
+    "asyncsim.trace": "Trace",
+    "asyncsim.workload": "Costs Workload",
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
+_MODULES = ("algorithms", "cluster", "plots", "problems", "protocols", "testing")
+
+__all__ = sorted([*_HOME, *_MODULES])  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    if name in _MODULES:
+        return import_module(f"asyncsim.{name}")
+    raise AttributeError(f"module 'asyncsim' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -6,7 +6,8 @@ import dataclasses
 import html
 import io
 import json
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,6 @@ from asyncsim.trace import Trace
 if TYPE_CHECKING:
     import pandas
 
-    from asyncsim.scenario import Scenario
-
 FORMAT = 1
 
 
@@ -32,7 +31,8 @@ class Run:
     ``updates``: a row per gradient: time (simulated seconds), worker, its step, staleness, samples processed, whether
     it was accepted and closed an update, learning rate, batch loss and, unless switched off, gap, gradient norm and
     update norm. ``evals``: a row per evaluation: time, updates, samples, epochs and the test figures. ``summary``: one
-    figure by name each. ``params``: the final parameters. ``trace`` is what happened when.
+    figure by name each. ``params``: the final parameters. ``trace`` is what happened when. ``scenario``: the resolved scenario as plain tables,
+    where the run came from one (``asyncsim.Scenario(**run.scenario)`` builds it again).
     """
 
     label: str
@@ -41,7 +41,7 @@ class Run:
     evals: Table
     summary: dict[str, Any]
     params: Any
-    scenario: Scenario | None = None
+    scenario: dict[str, Any] | None = None
 
     @property
     def spans(self) -> Table:
@@ -92,7 +92,7 @@ class Run:
         np.savez_compressed(buffer, **_flat(self.params))  # type: ignore[arg-type]
         (folder / "params.npz").write_bytes(buffer.getvalue())
         if self.scenario is not None:
-            (folder / "scenario.toml").write_text(tomli_w.dumps(self.scenario.to_table()), encoding="utf-8")
+            (folder / "scenario.toml").write_text(tomli_w.dumps(self.scenario), encoding="utf-8")
         meta = {"format": FORMAT, "kind": "run", "label": self.label, "versions": versions()}
         (folder / MARK).write_text(to_json(meta), encoding="utf-8")
 
@@ -121,9 +121,7 @@ def load(folder: str | Path) -> Run:
         raise InputError(f"is damaged: {error}", str(folder)) from None
     scenario = None
     if (folder / "scenario.toml").exists():
-        from asyncsim.scenario import load_scenarios
-
-        scenario = next(iter(load_scenarios(folder / "scenario.toml").values()))
+        scenario = tomllib.loads((folder / "scenario.toml").read_text(encoding="utf-8"))
     trace = Trace.load(folder / "trace.npz")
     return Run(meta["label"], trace, tables["updates"], tables["evals"], summary, params, scenario)
 
@@ -194,3 +192,37 @@ def _nested(flat: Mapping[str, np.ndarray]) -> dict[str, Any]:
             place = place.setdefault(folder, {})
         place[last] = array
     return out
+
+
+FIGURES = {  # of a comparison, in this order: what the summary calls it, and what people do
+    "seconds": "simulated time",
+    "updates": "updates",
+    "throughput": "throughput",
+    "staleness_mean": "staleness, mean",
+    "staleness_max": "staleness, max",
+    "gap": "gap, mean",
+    "loss": "test loss",
+    "accuracy": "test accuracy",
+    "compute_share": "busy",
+    "wait_share": "waiting",
+    "time_to_target": "time to target",
+    "ended": "ended by",
+}
+
+
+def comparison(runs: Iterable[Run]) -> str:
+    """The main figures of some runs side by side, as text."""
+    return columns({run.label: run.summary for run in runs}, FIGURES)
+
+
+def columns(summaries: Mapping[str, Mapping[str, Any]], names: Mapping[str, str] | None = None) -> str:
+    """Some summaries side by side, as text: a line a figure."""
+    keys = list(dict.fromkeys(k for s in summaries.values() for k in s))
+    names = {k: k.replace("_", " ") for k in keys} if names is None else {k: names[k] for k in names if k in keys}
+    body = [[title, *(show(k, s[k]) if k in s else "" for s in summaries.values())] for k, title in names.items()]
+    lines = [["", *summaries], *body]
+    widths = [max(len(line[k]) for line in lines) for k in range(len(lines[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(w) if k == 0 else cell.rjust(w) for k, (cell, w) in enumerate(zip(line, widths, strict=True)))
+        for line in lines
+    )

@@ -1,0 +1,199 @@
+"""A whole simulation as one frozen record, to and from TOML."""
+
+from __future__ import annotations
+
+import copy
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from asyncsim.algorithms import Algorithm
+from asyncsim.cluster import Cluster
+from asyncsim.errors import InputError
+from asyncsim.problems import Problem
+from asyncsim.protocols import Protocol
+from asyncsim.recording import Stop, record
+from asyncsim.records import Count, build, checked, table
+from asyncsim.replaying import Every, Target, replay
+from asyncsim.runs import Run
+from asyncsim.schedules import Schedule
+from asyncsim.trace import Trace
+
+MAX_BYTES = 1_000_000  # a scenario is a page of text: refuse what cannot be one before parsing it
+
+
+@checked
+class Scenario:
+    """One simulation: a cluster, who waits for whom, what is learned and how, and when it ends.
+
+    ``protocol`` may be left out: then it is the one that the algorithm normally runs on. The other fields are the
+    arguments of ``asyncsim.record`` and ``asyncsim.replay`` of the same names (``evaluate`` is ``every`` there).
+    """
+
+    cluster: Cluster
+    algorithm: Algorithm
+    problem: Problem
+    stop: Stop
+    protocol: Protocol | None = None
+    name: str = "scenario"
+    seed: Annotated[int, Meta(ge=0, lt=2**31)] = 0
+    batch_size: Count = 32
+    schedule: Schedule = Schedule()
+    evaluate: Every = Every(epochs=1)
+    target: Target | None = None
+    measures: bool = True
+    engine: Literal["scan", "rows"] = "scan"
+    precision: Literal["float32", "float64"] = "float32"
+
+    def validate(self) -> None:
+        method = self.algorithm.name
+        if self.protocol is None:
+            normal = getattr(self.algorithm, "protocol", None)
+            if normal is None:
+                raise InputError(f"is missing, and {method} names none that it normally runs on", "protocol")
+            object.__setattr__(self, "protocol", build(Protocol, {"name": normal}))  # type: ignore[type-abstract]
+        assert self.protocol is not None
+        if self.protocol.kind != self.algorithm.kind:
+            fitting = [k for k, p in Protocol.members.items() if p.kind == self.algorithm.kind]  # type: ignore[attr-defined]
+            raise InputError(
+                f"{self.protocol.name} is for a method of kind {self.protocol.kind}, {method} is of kind "
+                f"{self.algorithm.kind}; such protocols: {', '.join(fitting) or 'none yet'}",
+                "protocol.name",
+            )
+        try:
+            self.protocol.check(self.cluster.num_workers)
+        except InputError as error:
+            raise error.within("protocol") from None
+
+    def record(self) -> Trace:
+        """The timing alone."""
+        assert self.protocol is not None
+        workload = self.problem.workload(self.batch_size)
+        return record(
+            self.cluster, self.protocol, workload, type(self.algorithm).costs, stop=self.stop, seed=self.seed
+        )
+
+    def to_table(self) -> dict[str, Any]:
+        """The resolved scenario as plain tables, as a TOML file has them."""
+        return table(self)
+
+
+def run(scenario: Scenario, *, trace: Trace | None = None, progress: bool = False) -> Run:
+    """Simulate a scenario: record its timing (unless a trace is given), then learn along it."""
+    trace = scenario.record() if trace is None else trace
+    done = replay(
+        trace,
+        scenario.algorithm,
+        scenario.problem,
+        seed=scenario.seed,
+        schedule=scenario.schedule,
+        every=scenario.evaluate,
+        target=scenario.target,
+        measures=scenario.measures,
+        engine=scenario.engine,
+        precision=scenario.precision,
+        progress=progress,
+        label=scenario.name,
+    )
+    try:
+        resolved = scenario.to_table()
+    except InputError:
+        resolved = None  # the user's own objects have no place in a file
+    return replace(done, scenario=resolved)
+
+
+def load_scenarios(path: str | Path, overrides: Iterable[str] = ()) -> dict[str, Scenario]:
+    """The scenarios of a TOML file by name: one for each table under ``[variants]``, or the file as it is.
+
+    A variant's tables are laid over those of the file; a table that chooses another ``name`` replaces the former one
+    whole. ``overrides`` are texts ``key.key=value``, laid over the file before its variants are.
+    Raises InputError, with the file and the key, for whatever is wrong in it.
+    """
+    path = Path(path)
+    try:
+        tables = _read(path)
+        for text in overrides:
+            _override(tables, text)
+        variants = tables.pop("variants", {})
+        if not isinstance(variants, Mapping):
+            raise InputError(f"expected a table of tables, got {variants!r}", "variants")
+        name = tables.get("name", path.stem)
+        found = {}
+        for key, changes in variants.items():
+            if not isinstance(changes, Mapping):
+                raise InputError(f"expected a table, got {changes!r}", f"variants.{key}")
+            try:
+                found[key] = build(Scenario, {**_laid_over(tables, changes), "name": key})
+            except InputError as error:
+                inside = error.path.split(".")[0].split("[")[0]
+                raise (error.within(f"variants.{key}") if inside in changes else error) from None
+        return found or {name: build(Scenario, {**tables, "name": name})}
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise InputError(f"is larger than {MAX_BYTES} bytes; that is no scenario")
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        near = sorted(p.name for p in path.parent.glob("*.toml")) if path.parent.is_dir() else []
+        raise InputError("no such file" + (f"; in that folder: {', '.join(near[:10])}" if near else "")) from None
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"is not valid TOML: {error}") from None
+
+
+def _laid_over(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    out = copy.deepcopy(dict(base))
+    for key, value in changes.items():
+        old = out.get(key)
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        if both and value.get("name", old.get("name")) == old.get("name"):  # type: ignore[union-attr]
+            out[key] = _laid_over(old, value)  # type: ignore[arg-type]
+        else:
+            out[key] = value
+    return out
+
+
+def _override(tables: dict[str, Any], text: str) -> None:
+    """Lay ``cluster.workers[0].count=4`` over the tables. The value is read as TOML, or else taken as a text."""
+    key, equals, value = text.partition("=")
+    key = key.strip()
+    if not equals or not key:
+        raise InputError(f"expected KEY=VALUE, such as algorithm.momentum=0.9, got {text!r}", "--set")
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value.strip()
+    place: Any = tables
+    *folders, last = key.replace("[", ".[").split(".")
+    for folder in folders:
+        place = _step(place, folder, key)
+    if last.startswith("["):
+        _step(place, last, key)
+        place[int(last[1:-1])] = parsed
+    elif isinstance(place, dict):
+        # a method of another name starts from its own defaults, not from the former one's settings
+        if last == "name" and place.get("name", parsed) != parsed and len(folders):
+            place.clear()
+        place[last] = parsed
+    else:
+        raise InputError(f"there is no table to set {last!r} in", key)
+
+
+def _step(place: Any, folder: str, key: str) -> Any:
+    if folder.startswith("["):
+        if not isinstance(place, list) or not folder[1:-1].isdigit() or int(folder[1:-1]) >= len(place):
+            size = len(place) if isinstance(place, list) else 0
+            raise InputError(f"there is no item {folder}; the list has {size}", key)
+        return place[int(folder[1:-1])]
+    if not isinstance(place, dict):
+        raise InputError(f"there is no table that holds {folder!r}", key)
+    return place.setdefault(folder, {})
