@@ -31,7 +31,7 @@ _HOMES = {
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 _MODULES = ("algorithms", "cluster", "plots", "problems", "protocols", "testing")
 
-__all__ = sorted([*_HOME, *_MODULES])  # noqa: PLE0605
+__all__ = sorted([*_HOME, *_MODULES])
 
 
 def __getattr__(name: str) -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -33,7 +35,7 @@ def run(scenario: ScenarioFile, overrides: Overrides = (), plugin: Plugins = (),
     Args:
         out: the folder for the results (default: runs/ and the name of the scenario file)
     """
-    from asyncsim.files import MARK, check_folder, new_folder
+    from asyncsim.files import MARK, new_folder
     from asyncsim.plots import overview
     from asyncsim.runs import comparison, to_json, versions
     from asyncsim.scenario import load_scenarios
@@ -42,10 +44,10 @@ def run(scenario: ScenarioFile, overrides: Overrides = (), plugin: Plugins = (),
     _import(plugin)
     scenarios = load_scenarios(scenario, overrides)
     folder = out or Path("runs") / scenario.stem
-    check_folder(folder)
-    runs = [run_scenario(one, progress=True) for one in scenarios.values()]
-    print(comparison(runs))
-    with new_folder(folder) as temporary:
+    with new_folder(folder) as temporary:  # first, so that a folder that cannot be written costs no work
+        with _speaking_of(scenario):
+            runs = [run_scenario(one, progress=True) for one in scenarios.values()]
+        print(comparison(runs))
         for one in runs:
             (temporary / one.label).mkdir()
             one.write(temporary / one.label)
@@ -73,7 +75,8 @@ def trace(scenario: ScenarioFile, overrides: Overrides = (), plugin: Plugins = (
     scenarios = load_scenarios(scenario, overrides)
     if out is not None:
         check_folder(out)
-    traces = {name: one.record() for name, one in scenarios.items()}
+    with _speaking_of(scenario):
+        traces = {name: one.record() for name, one in scenarios.items()}
     print(columns({name: one.summary() for name, one in traces.items()}))
     if out is not None:
         with new_folder(out) as temporary:
@@ -121,6 +124,15 @@ def list_(
                 settings = ", ".join(f.name for f in dataclasses.fields(cls)) or "nothing to set"
                 print(f"  {name:<20} {summary_line(cls)}")
                 print(f"  {'':<20} ({settings})")
+
+
+@contextmanager
+def _speaking_of(file: Path) -> Iterator[None]:
+    """Mistakes that show only when a scenario runs are its file's all the same."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{file}: {error}") from None
 
 
 def _import(modules: tuple[str, ...]) -> None:

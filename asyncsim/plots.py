@@ -55,6 +55,8 @@ def loss_over_time(runs: Run | Iterable[Run], ax: Axes | None = None) -> Axes:
 
 def staleness_histogram(runs: Run | Iterable[Run], ax: Axes | None = None) -> Axes:
     """Share of the accepted gradients at each staleness, one group of bars a run; a dotted line at the mean of each."""
+    from matplotlib.ticker import MaxNLocator
+
     ax = _axes(ax)
     chosen = _runs(runs)
     width = 0.8 / max(len(chosen), 1)
@@ -68,7 +70,7 @@ def staleness_histogram(runs: Run | Iterable[Run], ax: Axes | None = None) -> Ax
             ax.axvline(staleness.mean(), color=colour, linestyle=":", linewidth=1)
     ax.set_xlabel("staleness (updates between read and apply)")
     ax.set_ylabel("share of gradients")
-    ax.xaxis.get_major_locator().set_params(integer=True)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.legend(frameon=False)
     return ax
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import simpy
+from simpy.core import EmptySchedule
 
 from asyncsim.cluster import Cluster
 from asyncsim.errors import InputError
@@ -82,9 +83,9 @@ def record(
     protocol.start(Simulation(env, log, cluster, seed))
     try:
         env.run(end)
-    except RuntimeError:
-        if end.triggered or env.peek() != float("inf"):
-            raise
+    except RuntimeError as error:
+        if not isinstance(error.__context__, EmptySchedule):
+            raise  # a protocol's own
         waiting = ", ".join(f"worker {i} in {SPANS[kind]}" for i, kind in sorted(log.doing().items())[:10])
         raise Deadlock(f"at {env.now} s nothing is left to happen; {waiting or 'no worker ever started'}") from None
     return log.trace()

@@ -42,6 +42,7 @@ class Family:
 
     def __init_subclass__(cls, **kwargs: Any):
         super().__init_subclass__(**kwargs)
+        cls.name = cls.__name__  # until it is registered under another
         if Family in cls.__bases__:
             cls.members = {}
 
@@ -78,16 +79,19 @@ def build(kind: type[T], table: Mapping[str, Any]) -> T:
     if not isinstance(table, Mapping):
         raise InputError(f"expected a table, got {_show(table)}")
     table = dict(table)
-    cls: type = kind
+    cls: Any = kind
     if _is_family(kind):
+        family: Any = kind
         if "name" not in table:
-            raise InputError(f"says no name; a {kind.family} is one of: {', '.join(kind.members)}", "name")
+            raise InputError(f"says no name; there are: {', '.join(family.members)}", "name")
         name = table.pop("name")
-        if not isinstance(name, str) or name not in kind.members:
-            hint = nearest(name, kind.members)
-            raise InputError(f"no {kind.family} is called {name!r}; there are: {', '.join(kind.members)}{hint}", "name")
-        cls = kind.members[name]
-    fields = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
+        if not isinstance(name, str) or name not in family.members:
+            hint = nearest(name, family.members)
+            raise InputError(
+                f"no {family.family} is called {name!r}; there are: {', '.join(family.members)}{hint}", "name"
+            )
+        cls = family.members[name]
+    fields = {f.name: f for f in dataclasses.fields(cls) if f.init}
     for key in table:
         if key not in fields:
             allowed = ", ".join(fields) or "none"
@@ -96,13 +100,14 @@ def build(kind: type[T], table: Mapping[str, Any]) -> T:
         required = f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
         if key not in table and required:
             raise InputError(f"is missing; expected {_expected(_hints(cls)[key])}", key)
-    return cls(**table)
+    made: T = cls(**table)
+    return made
 
 
 def table(obj: Any) -> Any:
     """A record as plain tables, lists and values, as a TOML file has them. What is None is left out."""
     if dataclasses.is_dataclass(obj):
-        head = {"name": obj.name} if isinstance(obj, Family) else {}  # type: ignore[attr-defined]
+        head: dict[str, Any] = {"name": obj.name} if isinstance(obj, Family) else {}
         values = {f.name: getattr(obj, f.name) for f in dataclasses.fields(obj)}
         return head | {k: table(v) for k, v in values.items() if v is not None}
     if isinstance(obj, Mapping):
@@ -121,12 +126,13 @@ def _is_family(kind: Any) -> bool:
 
 
 @functools.cache
-def _hints(cls: type) -> dict[str, Any]:
+def _hints(cls: Any) -> dict[str, Any]:
     return typing.get_type_hints(cls, include_extras=True)
 
 
 def _check(self: Any) -> None:
-    hints = _hints(type(self))
+    cls: Any = type(self)
+    hints = _hints(cls)
     for f in dataclasses.fields(self):
         try:
             value = _convert(getattr(self, f.name), hints[f.name])
@@ -182,7 +188,9 @@ def _expected(hint: Any) -> str:
     """The annotation of a field in words: 'a number > 0', 'one of: constant, gamma'."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        bounds = [f"{sign} {getattr(args[1], key):g}" for key, sign in _SIGNS.items() if getattr(args[1], key) is not None]
+        bounds = [
+            f"{sign} {getattr(args[1], key)}" for key, sign in _SIGNS.items() if getattr(args[1], key) is not None
+        ]
         return " ".join([_expected(args[0]), " and ".join(bounds)])
     if origin is typing.Literal:
         return "one of: " + ", ".join(repr(a) for a in args)

@@ -31,8 +31,8 @@ class Run:
     ``updates``: a row per gradient: time (simulated seconds), worker, its step, staleness, samples processed, whether
     it was accepted and closed an update, learning rate, batch loss and, unless switched off, gap, gradient norm and
     update norm. ``evals``: a row per evaluation: time, updates, samples, epochs and the test figures. ``summary``: one
-    figure by name each. ``params``: the final parameters. ``trace`` is what happened when. ``scenario``: the resolved scenario as plain tables,
-    where the run came from one (``asyncsim.Scenario(**run.scenario)`` builds it again).
+    figure by name each. ``params``: the final parameters. ``trace``: what happened when. ``scenario``: the resolved
+    scenario as plain tables, where the run came from one (``asyncsim.Scenario(**run.scenario)`` builds it again).
     """
 
     label: str
@@ -117,7 +117,7 @@ def load(folder: str | Path) -> Run:
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"), parse_constant=float)
         with np.load(folder / "params.npz", allow_pickle=False) as stored:
             params = _nested({k: stored[k] for k in stored.files})
-    except (OSError, ValueError, IndexError, KeyError) as error:
+    except (OSError, ValueError, IndexError, KeyError, EOFError) as error:
         raise InputError(f"is damaged: {error}", str(folder)) from None
     scenario = None
     if (folder / "scenario.toml").exists():
@@ -160,12 +160,14 @@ def show(name: str, value: Any) -> str:
 
 
 def versions() -> dict[str, str]:
-    """The versions that a result depends on."""
+    """The versions, and the kind of machine, that a result depends on."""
+    import os
     import platform
     from importlib import metadata
 
     names = ("asyncsim", "jax", "jaxlib", "numpy", "simpy", "optax")
-    return {"python": platform.python_version(), **{name: metadata.version(name) for name in names}}
+    machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+    return {"python": platform.python_version(), **{n: metadata.version(n) for n in names}, "machine": machine}
 
 
 def to_json(value: Any) -> str:
@@ -223,6 +225,8 @@ def columns(summaries: Mapping[str, Mapping[str, Any]], names: Mapping[str, str]
     lines = [["", *summaries], *body]
     widths = [max(len(line[k]) for line in lines) for k in range(len(lines[0]))]
     return "\n".join(
-        "  ".join(cell.ljust(w) if k == 0 else cell.rjust(w) for k, (cell, w) in enumerate(zip(line, widths, strict=True)))
+        "  ".join(
+            cell.ljust(w) if k == 0 else cell.rjust(w) for k, (cell, w) in enumerate(zip(line, widths, strict=True))
+        )
         for line in lines
     )

@@ -73,9 +73,7 @@ class Scenario:
         """The timing alone."""
         assert self.protocol is not None
         workload = self.problem.workload(self.batch_size)
-        return record(
-            self.cluster, self.protocol, workload, type(self.algorithm).costs, stop=self.stop, seed=self.seed
-        )
+        return record(self.cluster, self.protocol, workload, type(self.algorithm).costs, stop=self.stop, seed=self.seed)
 
     def to_table(self) -> dict[str, Any]:
         """The resolved scenario as plain tables, as a TOML file has them."""

@@ -49,9 +49,22 @@ SOURCES = {  # what a row may name as its source
     "server": {STEP: READ, APPLY: READ, CANCEL: READ, RESET: READ},
     "peers": {STEP: READ, CANCEL: READ, MERGE: MIX, RESET: MIX},
 }
-ARRAYS = (
-    "time verb worker source keep take accepted closes mix_start member share span_time span_worker span_kind".split()
-)
+ARRAYS = [
+    "time",
+    "verb",
+    "worker",
+    "source",
+    "keep",
+    "take",
+    "accepted",
+    "closes",
+    "mix_start",
+    "member",
+    "share",
+    "span_time",
+    "span_worker",
+    "span_kind",
+]
 FORMAT = 1
 
 
@@ -82,8 +95,8 @@ class Trace:
     span_time: np.ndarray
     span_worker: np.ndarray
     span_kind: np.ndarray
-    workload: Workload = Workload()
-    costs: Costs = Costs()
+    workload: Workload
+    costs: Costs
 
     def __post_init__(self) -> None:
         _check(self)
@@ -237,8 +250,6 @@ class Trace:
 
     def head(self, rows: int, end: float | None = None) -> Trace:
         """The first rows only; the run then ends at the last of them (or at ``end`` seconds), and so do its spans."""
-        if rows == len(self) and end is None:
-            return self
         if end is None:
             end = float(self.time[rows - 1]) if rows else 0.0
         cut = int(self.mix_start[rows])
@@ -300,7 +311,9 @@ def _check(trace: Trace) -> None:
         if bad.any():
             r = int(np.argmax(bad))
             verb = VERBS[t.verb[r]] if 0 <= t.verb[r] < len(VERBS) else t.verb[r]
-            raise InputError(f"{why} (worker {t.worker[r]}, source {t.source[r]}, time {t.time[r]})", f"row {r}, {verb}")
+            raise InputError(
+                f"{why} (worker {t.worker[r]}, source {t.source[r]}, time {t.time[r]})", f"row {r}, {verb}"
+            )
 
     verbs = SERVER_VERBS if t.kind == "server" else PEER_VERBS
     refuse(~np.isin(t.verb, verbs), f"not a verb of a trace of kind {t.kind}")
@@ -320,6 +333,9 @@ def _check(trace: Trace) -> None:
     sizes = np.diff(t.mix_start)
     refuse(is_mix & (sizes < 1), "mixes no message")
     owner = np.repeat(rows, sizes)
+    bad = np.zeros(len(t), bool)
+    bad[owner[~np.isfinite(t.share)]] = True
+    refuse(bad, "weights are finite numbers")
     bad = np.zeros(len(t), bool)
     bad[owner[(t.member < 0) | (t.member >= owner)]] = True
     refuse(bad, "mixes rows that are not earlier rows")

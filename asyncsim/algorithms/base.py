@@ -40,7 +40,7 @@ class Context(NamedTuple):
     key: Any = None  # a random key of this worker and step
 
 
-def static(default: Any) -> Any:
+def static(*, default: Any) -> Any:
     """A field that is no traced number: a flag or a choice. Changing it compiles anew."""
     return dataclasses.field(default=default, metadata={"static": True})
 
@@ -171,4 +171,3 @@ class PeerAlgorithm(Algorithm):
     def final(self, states: State) -> Params:
         """The parameters evaluated, from the states of all peers stacked along axis 0: the mean of their models."""
         return jax.tree.map(lambda x: jnp.mean(x, 0), jax.vmap(self.point)(states))
-

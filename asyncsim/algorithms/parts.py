@@ -15,6 +15,8 @@ from asyncsim.records import Fraction, NonNegative, Positive
 
 def each(rule: Callable[..., tuple[jax.Array, ...]], *trees: Any) -> tuple[Any, ...]:
     """Apply a rule written for single arrays, returning a tuple, leaf by leaf; a tuple of trees comes back."""
+    leaves: list[jax.Array]
+    shape: Any
     leaves, shape = jax.tree.flatten(trees[0])
     out = [rule(*arrays) for arrays in zip(leaves, *(shape.flatten_up_to(t) for t in trees[1:]), strict=True)]
     return tuple(shape.unflatten(column) for column in zip(*out, strict=True))
@@ -39,7 +41,7 @@ class Descent:
     learning_rate: Positive = 0.1
     momentum: Fraction | None = None
     weight_decay: NonNegative = 0.0
-    nesterov: bool = static(False)
+    nesterov: bool = static(default=False)
 
     def validate(self) -> None:
         if self.nesterov and self.momentum is None:

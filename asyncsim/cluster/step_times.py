@@ -86,7 +86,7 @@ class Exponential(StepTime):
 @register("shifted_exponential")
 @checked
 class ShiftedExponential(StepTime):
-    """A fixed part and an exponential tail: ``shift`` + Exponential(mean ``scale``), both in seconds (Dutta et al. 2018)."""
+    """A fixed part and an exponential tail: ``shift`` + Exponential(mean ``scale``), in seconds (Dutta et al. 2018)."""
 
     shift: NonNegative
     scale: Positive

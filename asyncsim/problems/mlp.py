@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, Literal
 
 import jax
@@ -27,7 +28,7 @@ class MLP(Problem):
     def init(self, key: jax.Array) -> tuple[Any, Any]:
         widths = (self.data_set.num_features, *self.hidden, self.data_set.num_classes)
         params = {}
-        for k, (fan_in, fan_out) in enumerate(zip(widths[:-1], widths[1:], strict=True)):
+        for k, (fan_in, fan_out) in enumerate(pairwise(widths)):
             scale = jnp.sqrt(2 / fan_in)
             weight = scale * jax.random.normal(jax.random.fold_in(key, k), (fan_in, fan_out))
             params[f"layer{k}"] = {"weight": weight, "bias": jnp.zeros(fan_out)}

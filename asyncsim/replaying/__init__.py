@@ -1,6 +1,6 @@
 """What is learned along a trace: real gradients on the stale parameters that its timing implies."""
 
 from asyncsim.replaying.evaluation import Every, Target
-from asyncsim.replaying.replay import replay
+from asyncsim.replaying.walk import replay
 
 __all__ = ["Every", "Target", "replay"]

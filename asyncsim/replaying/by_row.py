@@ -20,7 +20,6 @@ from asyncsim.replaying.rules import Learning
 from asyncsim.trace import APPLY, CANCEL, MERGE, MIX, PUBLISH, READ, RESET, STEP, Trace
 
 
-
 class _ByRow:
     """What both kinds share: the walk through the rows, and what is held until its last use."""
 

@@ -143,12 +143,17 @@ class CompiledServer:
         state, _, (_, _, extras), _ = self._carry
         return self._learning.algorithm.final(state), rules.mean_extra(extras), {}  # type: ignore[attr-defined]
 
+    @property
+    def pools(self) -> Any:
+        """What is stacked, for tests."""
+        return self._carry[2:]
+
     def compiled_text(self) -> str:
         """The program as XLA compiled it, for tests."""
         rows = {k: _padded(v[:1]) for k, v in self.plan.rows.items()}
         rows["batch"] = self._batches.indices(rows["worker"], rows["step"])
         lowered = server_program.lower(self._carry, self._learning, rows, 1, self._rule, self._flags)
-        return lowered.compile().as_text()
+        return lowered.compile().as_text() or ""
 
 
 def _contribution(learning: Learning, state: Any, workers: Any) -> Any:
@@ -196,24 +201,22 @@ def server_program(carry: Any, learning: Learning, rows: Any, count: Any, rule: 
                     left = jax.tree.map(lambda a, b: jnp.where(row["sends"], a, b), left, stays)
                 return state, total, left, kept
 
-            # without anything stored per worker there is nothing to fence off
-            fenced = jax.tree.leaves((own, kept)) or flags.grouped
-            arrived = functools.partial(seal, row["on"], arrive) if fenced else arrive
-            new_state, total, own, kept = arrived(state, total, own, kept, g)
+            new_state, total, own, kept = arrive(state, total, own, kept, g)
             before, after = algorithm.final(state), algorithm.final(new_state)
             measured = {"loss": loss, **rules.measure(flags.measures, before, point, g, after)}
             return new_state, total, own, kept, new_extra, measured
 
+        slices = (state, total, own, kept, extra, sent)
         if flags.resets:
-            slices = (state, total, own, kept, extra, sent)
             nothing = _zeros(jax.eval_shape(compute, *slices)[-1])
 
             def reset(state: Any, total: Any, own: Any, kept: Any, extra: Any, sent: Any) -> Any:
                 return state, total, rules.same_types(own, algorithm.start(sent)), kept, extra, nothing
 
-            state, total, own, kept, extra, measured = lax.cond(row["gradient"], compute, reset, *slices)
+            done = lax.cond(row["gradient"], compute, reset, *slices)
         else:
-            state, total, own, kept, extra, measured = compute(state, total, own, kept, extra, sent)
+            done = seal(row["on"], compute, *slices)
+        state, total, own, kept, extra, measured = done
         workers = put(workers, row["worker"], (own, kept, extra))
         return (state, total, workers, put(views, row["makes"], algorithm.view(state))), measured
 
@@ -267,12 +270,17 @@ class CompiledPeers:
         algorithm: Any = self._learning.algorithm
         return algorithm.final(states), rules.mean_extra(extras), {"spread": rules.spread(algorithm, states)}
 
+    @property
+    def pools(self) -> Any:
+        """What is stacked, for tests."""
+        return self._carry
+
     def compiled_text(self) -> str:
         """The program as XLA compiled it, for tests."""
         rows = {k: _padded(v[:1]) for k, v in self.plan.rows.items()}
         rows["batch"] = self._batches.indices(rows["worker"], rows["step"])
         lowered = peer_program.lower(self._carry, self._learning, rows, 1, self._rule, self._flags)
-        return lowered.compile().as_text()
+        return lowered.compile().as_text() or ""
 
 
 @functools.partial(jax.jit, static_argnames=("rule", "flags"), donate_argnums=0)
@@ -290,7 +298,9 @@ def peer_program(carry: Any, learning: Learning, rows: Any, count: Any, rule: An
             old = jax.tree.map(lambda m: jnp.where(row["adds"], m, 0), mix)
             parts = tuple(take(messages, row["parts"][k]) for k in range(width))
             # a slot that is not used may hold anything: leave it out rather than take it 0 times
-            parts = tuple(jax.tree.map(lambda x, k=k: jnp.where(row["shares"][k] == 0, 0, x), parts[k]) for k in range(width))
+            parts = tuple(
+                jax.tree.map(lambda x, k=k: jnp.where(row["shares"][k] == 0, 0, x), parts[k]) for k in range(width)
+            )
             return jax.tree.map(lambda a, b: jnp.asarray(a + b, a.dtype), old, rules.weighted_sum(parts, row["shares"]))
 
         def at(verb: str, **more: Any) -> Any:
@@ -309,7 +319,9 @@ def peer_program(carry: Any, learning: Learning, rows: Any, count: Any, rule: An
             state = lax.cond(row["resets"], restart, lambda s, m: s, state, mix)
         stored = take(points, row["worker"])
         if flags.apart:
-            stored = lax.cond(row["reads"], lambda s, p: rules.same_types(p, algorithm.point(s)), lambda s, p: p, state, stored)
+            stored = lax.cond(
+                row["reads"], lambda s, p: rules.same_types(p, algorithm.point(s)), lambda s, p: p, state, stored
+            )
 
         def step(state: Any, extra: Any, stored: Any) -> Any:
             here = algorithm.point(state)

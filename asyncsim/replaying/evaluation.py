@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from asyncsim.errors import InputError
+from asyncsim.errors import InputError, nearest
 from asyncsim.problems.base import num_samples
 from asyncsim.records import Count, Positive, checked
-from asyncsim.trace import Trace
+from asyncsim.trace import READ, Trace
 
 SLICE = 2000  # test samples looked at at once
 
@@ -47,10 +48,11 @@ class Every:
             reached = np.floor(clock / unit)
             rows = np.flatnonzero(np.diff(reached, prepend=0.0) > 0)
             inner = [(int(r) + 1, float(trace.time[r])) for r in rows]
-        cuts = [(0, 0.0), *inner, (len(trace), float(trace.end))]
-        if len(inner) and (inner[-1][0] == len(trace) or inner[-1][1] == trace.end):
-            cuts.pop(-2)  # the last one is the end
-        return cuts
+        end = (len(trace), float(trace.end))
+        # an evaluation after which nothing happens any more (but reads) is that of the end
+        last = int(np.flatnonzero(trace.verb != READ)[-1]) + 1 if np.any(trace.verb != READ) else 0
+        inner = [cut for cut in inner if cut[0] < last or cut[1] < trace.end]
+        return list(dict.fromkeys([(0, 0.0), *inner, end]))
 
 
 @checked
@@ -64,10 +66,15 @@ class Target:
     metric: str = "accuracy"
     stop: bool = False
 
-    def reached(self, figures: dict[str, float]) -> bool:
+    def check(self, measured: Iterable[str]) -> None:
+        """Raise InputError unless the metric is one of those measured."""
+        measured = list(measured)
+        if self.metric not in measured:
+            what = f"no {self.metric!r} is measured; there are: {', '.join(measured)}{nearest(self.metric, measured)}"
+            raise InputError(what, "target.metric")
+
+    def reached(self, figures: Mapping[str, float]) -> bool:
         """Whether an evaluation has reached the target."""
-        if self.metric not in figures:
-            raise InputError(f"no {self.metric!r} is measured; there are: {', '.join(figures)}", "target.metric")
         value = figures[self.metric]
         return value <= self.value if self.metric == "loss" else value >= self.value
 

@@ -123,7 +123,7 @@ def kept_apart(trace: Trace) -> np.ndarray:
 
 @dataclasses.dataclass
 class PackedRow:
-    """Some verbs of one worker, done in this order: [mix] [merge or reset] [read] [step] [publish]. Holds trace rows."""
+    """Some verbs of one worker, in this order: [mix] [merge or reset] [read] [step] [publish]; holds trace rows."""
 
     worker: int
     stage: int = -1  # the last verb in it
@@ -235,7 +235,12 @@ def plan_peers(trace: Trace, factor: np.ndarray, cuts: list[int]) -> PeerPlan:
     width = int(np.bincount(sizes)[1:].argmax() + 1) if len(sizes) else 1
     apart = kept_apart(trace)
     rows, done = pack(trace, width, cuts, apart)
-    message_made, message_used, mix_made, mix_used = dict[int, int](), dict[int, int](), dict[int, int](), dict[int, int]()
+    message_made, message_used, mix_made, mix_used = (
+        dict[int, int](),
+        dict[int, int](),
+        dict[int, int](),
+        dict[int, int](),
+    )
     for k, row in enumerate(rows):
         if row.publish >= 0:
             message_made[row.publish] = k
@@ -266,8 +271,10 @@ def plan_peers(trace: Trace, factor: np.ndarray, cuts: list[int]) -> PeerPlan:
         return np.where(at >= 0, values[at] if len(values) else 0, otherwise).astype(kind)
 
     included = column(
-        lambda row: row.merge >= 0
-        and bool(np.isin(newest[row.merge], trace.member[trace.mix_start[row.mix] : trace.mix_start[row.mix + 1]])),
+        lambda row: (
+            row.merge >= 0
+            and bool(np.isin(newest[row.merge], trace.member[trace.mix_start[row.mix] : trace.mix_start[row.mix + 1]]))
+        ),
         bool,
     )
     columns = {

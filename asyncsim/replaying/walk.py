@@ -58,20 +58,22 @@ def replay(
     problem do not fit together.
     """
     if algorithm.kind != trace.kind:
-        raise InputError(f"{type(algorithm).__name__} is a method for kind {algorithm.kind}, the trace is of {trace.kind}")
+        raise InputError(
+            f"{type(algorithm).__name__} is a method for kind {algorithm.kind}, the trace is of {trace.kind}"
+        )
     if engine not in ("scan", "rows"):
         raise InputError(f"expected 'scan' or 'rows', got {engine!r}", "engine")
     if precision not in ("float32", "float64"):
         raise InputError(f"expected 'float32' or 'float64', got {precision!r}", "precision")
-    with jax.enable_x64(precision == "float64"), tqdm(
-        total=len(trace.gradients), desc=label or algorithm.name, unit="gradient", disable=not progress, leave=False
-    ) as bar:
-        return _Replay(
-            trace, algorithm, problem, seed, schedule or Schedule(), every or Every(epochs=1), target, measures, engine
-        ).run(bar, label)
+    with jax.enable_x64(precision == "float64"):
+        schedule, every = schedule or Schedule(), every or Every(epochs=1)
+        walk = Walk(trace, algorithm, problem, seed, schedule, every, target, measures, engine)
+        label = label or algorithm.name
+        with tqdm(total=len(trace.gradients), desc=label, unit="gradient", disable=not progress, leave=False) as bar:
+            return walk.run(bar, label)
 
 
-class _Replay:
+class Walk:
     """One replay: what is fixed, and the walk from one evaluation to the next."""
 
     def __init__(
@@ -86,7 +88,13 @@ class _Replay:
         measures: bool,
         engine: str,
     ):
-        self.trace, self.algorithm, self.problem, self.target, self.measures = trace, algorithm, problem, target, measures
+        self.trace, self.algorithm, self.problem, self.target, self.measures = (
+            trace,
+            algorithm,
+            problem,
+            target,
+            measures,
+        )
         self.epoch = problem.num_samples
         self.factor = schedule.factor(trace.clock / self.epoch)
         self.cuts = every.cuts(trace, self.epoch)
@@ -99,6 +107,9 @@ class _Replay:
         self.learning = Learning(leaves, train, jax.random.fold_in(key, Purpose.DATA))
         self.batches = Batches(seed, num_samples(data.train), trace.batch_size)
         self.engine = ENGINES[engine, trace.kind]
+        if target is not None:
+            figures = jax.eval_shape(problem.rule.metrics, *self.start, self.test)
+            target.check([*figures, *(["spread"] if trace.kind == "peers" else [])])
 
     def begin(self, cuts: list[int]) -> Any:
         """An engine at the first row."""
@@ -138,7 +149,7 @@ class _Replay:
         table = Table({k: np.array([e[k] for e in evals]) for k in evals[0]})
         params = jax.tree.map(np.asarray, engine.model()[0])
         return Run(
-            label=label or self.algorithm.name,
+            label=label,
             trace=trace,
             updates=updates,
             evals=table,

@@ -1,0 +1,169 @@
+"""Problems, data and mini-batches."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from asyncsim.algorithms import SGD
+from asyncsim.errors import InputError
+from asyncsim.problems import MLP, Blobs, CustomProblem, Digits, Quadratic
+from asyncsim.problems.batches import Batches
+from asyncsim.replaying import Every, replay
+from asyncsim.replaying.evaluation import SLICE, evaluate
+from asyncsim.trace import Trace
+
+
+def linear_loss(params, batch):
+    return jnp.mean((batch["x"] @ params["w"] + params["b"] - batch["y"]) ** 2)
+
+
+def linear_metrics(params, batch):
+    return {"worst": jnp.max(jnp.abs(batch["x"] @ params["w"] + params["b"] - batch["y"]))}
+
+
+def linear_problem(**kwargs):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 3))
+    data = {"x": x, "y": x @ np.array([1.0, -2.0, 0.5]) + 3.0}
+    return CustomProblem(linear_loss, {"w": np.zeros(3), "b": np.zeros(())}, data, **kwargs)
+
+
+PROBLEMS = {
+    "quadratic": Quadratic(eigenvalues=(1.0, 0.5, 0.1)),
+    "noisy quadratic": Quadratic(eigenvalues=(1.0, 0.5), noise=0.1),
+    "mlp on digits": MLP(hidden=(8,)),
+    "deep mlp on blobs": MLP(Blobs(features=6, classes=3, train=300, test=100), hidden=(8, 5), activation="tanh"),
+    "custom": linear_problem(metrics=linear_metrics),
+}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_gradient_against_finite_differences(name):
+    problem = PROBLEMS[name]
+    with jax.enable_x64(True):
+        params, extra = jax.tree.map(lambda x: jnp.asarray(x, float), problem.init(jax.random.key(1)))
+        train = problem.data().train
+        batch = jax.tree.map(lambda x: jnp.asarray(x[:16], float if x.dtype.kind == "f" else None), train)
+
+        def loss(p):
+            return problem.rule.loss(p, extra, batch, jax.random.key(2))[0]
+
+        g = jax.grad(loss)(params)
+        leaves, shape = jax.tree.flatten(params)
+        rng = np.random.default_rng(0)
+        for _ in range(3):
+            direction = shape.unflatten([rng.normal(size=x.shape) for x in leaves])
+            up, down = (loss(jax.tree.map(lambda x, d, s=s: x + s * d, params, direction)) for s in (1e-6, -1e-6))
+            slope = sum(
+                float(np.vdot(a, b)) for a, b in zip(jax.tree.leaves(g), jax.tree.leaves(direction), strict=True)
+            )
+            assert float(up - down) / 2e-6 == pytest.approx(slope, rel=1e-5, abs=1e-7)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_loss_falls_and_engines_agree(name):
+    trace = Trace.from_arrivals(np.arange(50) % 3, batch_size=8)
+    runs = [replay(trace, SGD(0.05), PROBLEMS[name], engine=e, precision="float64") for e in ("scan", "rows")]
+    assert runs[0].evals["loss"][-1] < runs[0].evals["loss"][0]
+    assert runs[0].updates["loss"] == pytest.approx(runs[1].updates["loss"], abs=1e-10)
+    for a, b in zip(jax.tree.leaves(runs[0].params), jax.tree.leaves(runs[1].params), strict=True):
+        assert a == pytest.approx(b, abs=1e-10)
+
+
+def test_digits_are_what_they_say():
+    data = Digits().load()
+    assert data.train["x"].shape == (1437, 64)
+    assert data.test["x"].shape == (360, 64)
+    everything = np.concatenate([data.train["x"], data.test["x"]])
+    assert (everything.min(), everything.max()) == (0, 1)
+    assert set(np.unique(data.train["y"])) == set(range(10))
+    assert round(float(everything.sum() * 16)) == 561718  # of all pixels, as UCI publishes them
+
+
+def test_blobs_are_drawn_from_their_seed_and_can_be_told_apart():
+    a, b, c = Blobs().load(), Blobs().load(), Blobs(seed=1).load()
+    assert np.array_equal(a.train["x"], b.train["x"])
+    assert not np.array_equal(a.train["x"], c.train["x"])
+    # unit variance within a class; mean squared distance of centres = features x separation^2
+    spec = Blobs(features=50, classes=40, train=20_000, separation=2.0)
+    data = spec.load().train
+    centres = np.stack([data["x"][data["y"] == k].mean(0) for k in range(40)])
+    within = np.mean([data["x"][data["y"] == k].var(0).mean() for k in range(40)])
+    assert within == pytest.approx(1, rel=0.02)
+    squares = ((centres[:, None] - centres[None]) ** 2).mean(-1)[np.triu_indices(40, 1)]
+    assert squares.mean() == pytest.approx(4, rel=0.1)
+
+
+def test_a_mini_batch_depends_on_seed_worker_and_step_alone():
+    a, b = Batches(1, 100, 4), Batches(1, 100, 4)
+    workers, steps = np.array([0, 2, 1, 0]), np.array([300, 7, 0, 2])
+    there = a.indices(workers, steps)
+    for k in (2, 0, 3, 1):
+        assert b.indices(workers[k : k + 1], steps[k : k + 1])[0].tolist() == there[k].tolist()
+    assert len({tuple(row) for row in there.tolist()}) == 4
+    assert Batches(2, 100, 4).indices(workers, steps).tolist() != there.tolist()
+    assert Batches(1, 0, 4).indices(workers, steps).shape == (4, 0)
+
+
+def test_mini_batches_cover_the_data_evenly():
+    counts = np.bincount(Batches(0, 10, 50).indices(np.zeros(400, int), np.arange(400)).ravel(), minlength=10)
+    assert counts.sum() == 20_000
+    # chi square with 9 degrees of freedom: 27.9 is passed once in a thousand seeds
+    assert ((counts - 2000) ** 2 / 2000).sum() < 27.9
+
+
+def test_noise_of_the_quadratic_has_its_variance_and_is_fresh():
+    problem, trace = Quadratic(eigenvalues=(0.0,) * 50, noise=0.3), Trace.from_arrivals([0, 1] * 200)
+    run = replay(trace, SGD(1.0), problem)
+    norms = run.updates["gradient_norm"]
+    assert np.mean(norms**2) == pytest.approx(50 * 0.09, rel=0.05)
+    assert len(set(norms.tolist())) == 400
+    other = replay(trace, SGD(1.0), problem, seed=1)
+    assert other.updates["gradient_norm"].tolist() != norms.tolist()
+
+
+def test_test_figures_are_means_over_all_samples():
+    n = SLICE + 17
+    rng = np.random.default_rng(0)
+    data = {"x": rng.normal(size=(n, 3)), "y": rng.normal(size=n)}
+    problem = CustomProblem(linear_loss, {"w": np.ones(3), "b": np.zeros(())}, data)
+    with jax.enable_x64(True):
+        found = evaluate(problem.rule, {"w": np.ones(3), "b": np.zeros(())}, (), data)
+    assert found["loss"] == pytest.approx(np.mean((data["x"].sum(1) - data["y"]) ** 2))
+
+
+def test_a_custom_problem_learns_and_reports_its_metrics():
+    run = replay(
+        Trace.from_arrivals([0] * 300), SGD(0.1), linear_problem(metrics=linear_metrics), every=Every(updates=50)
+    )
+    assert run.evals["worst"][-1] < 0.01
+    assert run.params["w"] == pytest.approx([1, -2, 0.5], abs=0.01)
+
+
+def test_custom_problems_of_one_loss_compile_once():
+    from asyncsim.replaying.compiled import PROGRAMS
+
+    trace = Trace.from_arrivals([0] * 10)
+    replay(trace, SGD(0.1), linear_problem())
+    before = len(PROGRAMS)
+    for _ in range(3):
+        replay(trace, SGD(0.2), linear_problem())
+    assert len(PROGRAMS) == before
+
+
+def test_wrong_data_is_refused():
+    with pytest.raises(InputError, match=r"different numbers of samples: \[3, 4\]"):
+        CustomProblem(linear_loss, {}, {"x": np.zeros((3, 1)), "y": np.zeros(4)})
+    with pytest.raises(InputError, match="train: the training set has no samples"):
+        CustomProblem(linear_loss, {}, {"x": np.zeros((0, 1))})
+    with pytest.raises(InputError, match="eigenvalues: needs at least one"):
+        Quadratic(eigenvalues=())
+    with pytest.raises(InputError, match="activation: expected one of: 'relu', 'tanh', got 'gelu'"):
+        MLP(activation="gelu")
+
+
+def test_the_workload_of_a_problem():
+    workload = MLP(hidden=(16,)).workload(8)
+    assert (workload.batch_size, workload.num_samples) == (8, 1437)
+    assert workload.model_bytes == 4 * (64 * 16 + 16 + 16 * 10 + 10)

@@ -1,0 +1,220 @@
+"""Runs: tables, saving, loading, showing, drawing."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+import asyncsim
+from asyncsim import plots
+from asyncsim.errors import InputError
+from asyncsim.files import check_folder, new_folder
+from asyncsim.runs import comparison, load
+from asyncsim.tables import Table
+
+SCENARIO = {
+    "cluster": {"workers": [{"count": 3, "step_time": {"name": "gamma", "mean": 1.0, "cv": 0.3}}], "latency": 0.05},
+    "algorithm": {"name": "asgd", "learning_rate": 0.1, "momentum": 0.5},
+    "problem": {"name": "mlp", "hidden": [8], "data_set": {"name": "blobs", "train": 500, "test": 100}},
+    "stop": {"updates": 100},
+    "target": {"value": 0.5},
+    "name": "small",
+    "seed": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def run():
+    return asyncsim.run(asyncsim.Scenario(**SCENARIO))
+
+
+def files(folder):
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def test_the_same_scenario_twice_makes_the_same_bytes(run, tmp_path):
+    run.save(tmp_path / "a")
+    asyncsim.run(asyncsim.Scenario(**SCENARIO)).save(tmp_path / "b")
+    a, b = files(tmp_path / "a"), files(tmp_path / "b")
+    assert a == b
+    assert set(a) == {
+        "asyncsim.json",
+        "evals.csv",
+        "params.npz",
+        "scenario.toml",
+        "spans.csv",
+        "summary.json",
+        "trace.npz",
+        "updates.csv",
+    }
+    other = asyncsim.run(asyncsim.Scenario(**{**SCENARIO, "seed": 3}))
+    assert other.updates != run.updates
+
+
+def test_save_and_load(run, tmp_path):
+    run.save(tmp_path / "run")
+    back = load(tmp_path / "run")
+    assert back.updates == run.updates
+    assert back.evals == run.evals
+    assert back.spans == run.spans
+    assert back.summary == run.summary
+    assert back.scenario == run.scenario
+    assert back.label == run.label
+    assert jax.tree.structure(back.params) == jax.tree.structure(run.params)
+    assert jax.tree.all(jax.tree.map(np.array_equal, back.params, run.params))
+    # and the scenario that was saved runs again to the same
+    again = asyncsim.run(asyncsim.Scenario(**back.scenario))
+    assert again.updates == run.updates
+    back.save(tmp_path / "again")
+    assert files(tmp_path / "again") == files(tmp_path / "run")
+
+
+def test_summary_adds_up(run):
+    s, updates = run.summary, run.updates
+    assert s["updates"] == s["gradients"] == len(updates) == 100
+    assert s["staleness_mean"] == updates["staleness"].mean()
+    assert s["gap"] == updates["gap"].mean()
+    assert s["seconds"] == run.evals["time"][-1] == run.spans["end"].max()
+    assert s["throughput"] == pytest.approx(100 * 32 / s["seconds"])
+    assert s["accuracy"] == run.evals["accuracy"][-1]
+    first = np.flatnonzero(run.evals["accuracy"] >= 0.5)[0]
+    assert s["time_to_target"] == run.evals["time"][first]
+    # each accepted gradient and each reply but the first read
+    model = asyncsim.Scenario(**SCENARIO).problem.workload(32).model_bytes
+    assert s["bytes_sent"] == 200 * model
+
+
+def test_to_frame(run):
+    for name in ("updates", "evals", "spans", "summary"):
+        frame = run.to_frame(name)
+        assert frame["run"].unique().tolist() == ["small"]
+    assert len(run.to_frame("updates")) == 100
+    assert run.to_frame()["loss"].iloc[-1] == run.summary["loss"]
+    with pytest.raises(InputError, match="no table 'update'"):
+        run.to_frame("update")
+
+
+def test_shown(run):
+    assert repr(run).startswith("Run('small': 3 workers, 100 updates in ")
+    assert "accuracy" in run._repr_html_()
+    assert "<table>" in run.updates._repr_html_()
+    assert "90 more rows" in run.updates._repr_html_()
+    text = comparison([run, run])
+    assert len({len(line) for line in text.splitlines()}) == 1
+    assert "staleness, mean" in text
+
+
+def test_nan_survives(tmp_path):
+    run = asyncsim.replay(
+        asyncsim.Trace.from_arrivals([0] * 3000),
+        asyncsim.SGD(3.0),
+        asyncsim.Quadratic(),
+        target=asyncsim.Target(metric="loss", value=1e-3),
+    )
+    run.save(tmp_path / "run")
+    back = load(tmp_path / "run")
+    assert back.summary["ended"] == "diverged"
+    assert np.isnan(back.summary["time_to_target"])
+    assert back.evals == run.evals
+    assert "not reached" in comparison([back])
+
+
+def test_a_folder_of_ours_is_replaced_and_no_other(run, tmp_path):
+    ours = tmp_path / "ours"
+    run.save(ours)
+    run.save(ours)
+    assert len(list(tmp_path.iterdir())) == 1  # nothing temporary is left
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "thesis.txt").write_text("years of work")
+    with pytest.raises(InputError, match="holds no asyncsim results"):
+        run.save(foreign)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="is a file"):
+        run.save(tmp_path / "file")
+    with pytest.raises(InputError, match="not a writable folder"):
+        check_folder(tmp_path / "file" / "below")
+    with pytest.raises(InputError, match="cannot be written: No space"), new_folder(tmp_path / "new"):
+        raise OSError(28, "No space left on device")
+    assert not (tmp_path / "new").exists()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "foreign", "ours"]
+
+
+def test_an_interrupted_save_leaves_nothing_half_written(run, tmp_path):
+    run.save(tmp_path / "run")
+    before = files(tmp_path / "run")
+
+    def interrupted():
+        with new_folder(tmp_path / "run") as temporary:
+            (temporary / "half").write_text("")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert files(tmp_path / "run") == before
+    assert [p.name for p in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda f: (f / "asyncsim.json").unlink(), "holds no asyncsim run"),
+        (lambda f: (f / "asyncsim.json").write_text("{"), "cannot be read"),
+        (lambda f: (f / "asyncsim.json").write_text('{"kind": "run", "format": 99}'), "has run format 99"),
+        (lambda f: (f / "asyncsim.json").write_text('{"kind": "comparison"}'), "is not a single run"),
+        (lambda f: (f / "updates.csv").unlink(), "is damaged"),
+        (lambda f: (f / "updates.csv").write_text(""), "is damaged"),
+        (lambda f: (f / "summary.json").write_text("["), "is damaged"),
+        (lambda f: (f / "trace.npz").write_bytes(b"PK"), "is not a trace"),
+        (lambda f: (f / "params.npz").write_bytes(b""), "is damaged"),
+    ],
+)
+def test_damaged_runs_are_named(run, tmp_path, damage, message):
+    run.save(tmp_path / "run")
+    damage(tmp_path / "run")
+    with pytest.raises(InputError, match=message):
+        load(tmp_path / "run")
+
+
+def test_tables():
+    table = Table({"a": [1, 2], "b": [0.1, float("nan")], "c": [True, False], "d": ["x", "y,z"]})
+    assert Table.from_csv(table.to_csv()) == table
+    assert table.to_csv() == 'a,b,c,d\n1,0.1,True,x\n2,nan,False,"y,z"\n'
+    assert list(table.head(1).rows()) == [{"a": 1, "b": 0.1, "c": True, "d": "x"}]
+    with pytest.raises(KeyError, match="did you mean 'a'"):
+        Table({"a": [1]})["aa"]
+    with pytest.raises(InputError, match="different lengths"):
+        Table({"a": [1], "b": []})
+
+
+def test_figures_show_what_the_tables_say(run):
+    from matplotlib.figure import Figure
+
+    axes = Figure().subplots(2)
+    assert plots.loss_over_time(run, axes[0]) is axes[0]
+    line = axes[0].lines[0]
+    assert line.get_xdata().tolist() == run.evals["time"].tolist()
+    assert line.get_ydata().tolist() == run.evals["loss"].tolist()
+    plots.staleness_histogram([run, run], axes[1])
+    heights = [bar.get_height() for bar in axes[1].patches]
+    assert sum(heights) == pytest.approx(2)
+    assert len(plots.overview([run]).axes) == 2
+
+
+def test_figures_of_a_diverged_run():
+    run = asyncsim.replay(asyncsim.Trace.from_arrivals([0] * 3000), asyncsim.SGD(3.0), asyncsim.Quadratic())
+    plots.overview(run).canvas.draw()
+
+
+def test_the_users_own_problem_can_be_saved(tmp_path):
+    def loss(params, batch):
+        return ((params["w"] - batch) ** 2).mean()
+
+    problem = asyncsim.CustomProblem(loss, {"w": np.zeros(())}, np.arange(10.0))
+    fields = {k: v for k, v in SCENARIO.items() if k not in ("problem", "target")}
+    run = asyncsim.run(asyncsim.Scenario(problem=problem, **fields))
+    assert run.scenario is None
+    run.save(tmp_path / "run")
+    assert load(tmp_path / "run").updates == run.updates
+    assert json.loads((tmp_path / "run" / "asyncsim.json").read_text())["versions"]["asyncsim"]

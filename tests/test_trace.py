@@ -1,0 +1,167 @@
+"""Traces by hand: what is derived, what is refused, what is stored."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from asyncsim.cluster import Gamma
+from asyncsim.errors import InputError
+from asyncsim.protocols import Synchronous
+from asyncsim.recorder import Recorder
+from asyncsim.recording import Stop, record
+from asyncsim.testing import small_trace
+from asyncsim.trace import ARRAYS, COMPUTE, SEND, Trace
+
+
+def test_from_arrivals():
+    trace = Trace.from_arrivals([0, 1, 1, 0], batch_size=10)
+    rows = trace.gradients
+    assert trace.staleness[rows].tolist() == [0, 1, 0, 2]
+    assert trace.step[rows].tolist() == [0, 0, 1, 1]
+    assert trace.clock[rows].tolist() == [0, 10, 20, 30]
+    assert trace.samples[rows].tolist() == [10, 20, 30, 40]
+    assert trace.time[rows].tolist() == [1, 2, 3, 4]
+    assert (trace.num_workers, trace.end) == (2, 4.0)
+
+
+def test_derived_columns_of_groups_drops_and_local_steps():
+    log = Recorder(2, "server")
+    a, b = log.read(0), log.read(1)
+    log.step(0, a)  # a local step: a gradient, counted, no update
+    log.apply(0, a, weight=0.5, closes=False)
+    log.cancel(1, b)  # counts as a step of worker 1
+    b = log.read(1)
+    log.apply(1, b, weight=0.5)  # closes the first update
+    log.apply(1, b, accepted=False)  # dropped: one version old, not counted
+    trace = log.trace()
+    rows = trace.gradients
+    assert trace.step[rows].tolist() == [0, 1, 1, 2]
+    assert trace.staleness[rows].tolist() == [0, 0, 0, 1]
+    assert trace.clock[rows].tolist() == [0, 0, 0, 96]
+    assert trace.samples[rows].tolist() == [32, 64, 96, 96]
+    summary = trace.summary()
+    assert {k: summary[k] for k in ("gradients", "dropped", "cancelled", "updates", "samples")} == {
+        "gradients": 4,
+        "dropped": 1,
+        "cancelled": 1,
+        "updates": 1,
+        "samples": 96,
+    }
+
+
+def test_staleness_between_peers_counts_changes_of_the_own_model():
+    log = Recorder(2, "peers")
+    m = [log.publish(0), log.publish(1)]
+    a = log.read(0)
+    mix = log.mix(m, [0.5, 0.5])
+    log.merge(0, mix)
+    log.merge(1, mix)
+    log.merge(0, mix)
+    log.step(0, a)
+    trace = log.trace()
+    assert trace.staleness[trace.gradients].tolist() == [2]
+
+
+def test_spans_by_hand_and_at_the_cut():
+    log = Recorder(1, "server")
+    log.enter(0, COMPUTE)
+    read = log.read(0)
+    log.now = 1.0
+    log.enter(0, SEND)
+    log.now = 1.5
+    log.apply(0, read)
+    log.enter(0, COMPUTE)
+    log.now = 4.0
+    trace = log.trace()
+    assert list(trace.spans.rows())[-1] == {"worker": 0, "kind": "compute", "start": 1.5, "end": 4.0}
+    head = trace.head(2)
+    assert head.end == 1.5
+    assert [s["end"] for s in head.spans.rows()] == [1.0, 1.5]
+
+
+BAD = {
+    "an apply on a message": (lambda log: log.apply(0, 99), "server", "row 0, apply: names no earlier row"),
+    "an apply on an apply": (
+        lambda log: log.apply(0, log.apply(0, log.read(0))),
+        "server",
+        "row 2, apply: .*not a read",
+    ),
+    "another worker's read": (lambda log: log.apply(1, log.read(0)), "server", "read of another worker"),
+    "no such worker": (lambda log: log.read(7), "server", "the workers are 0 to 1"),
+    "a peer's verb at a server": (lambda log: log.publish(0), "server", "not a verb of a trace of kind server"),
+    "a server's verb between peers": (lambda log: log.apply(0, log.read(0)), "peers", "not a verb"),
+    "an empty mix": (lambda log: log.mix([], []), "peers", "mixes no message"),
+    "a mix of a read": (lambda log: log.mix([log.read(0)], [1.0]), "peers", "not messages"),
+    "a mix of what comes later": (lambda log: log.mix([5], [1.0]), "peers", "not earlier rows"),
+    "a weight that is no number": (
+        lambda log: log.merge(0, log.mix([log.publish(0)], [1.0]), keep=float("nan")),
+        "peers",
+        "weights are finite",
+    ),
+    "a share that is no number": (lambda log: log.mix([log.publish(0)], [float("inf")]), "peers", "weights are finite"),
+    "an old read": (lambda log: log.step(0, [log.read(0), log.read(0)][0]), "peers", "older than a later read"),
+    "a dropped one that closes": (
+        lambda log: log.apply(0, log.read(0), accepted=False, closes=True),
+        "server",
+        "only an accepted",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_refused(case):
+    build, kind, message = BAD[case]
+    log = Recorder(2, kind)
+    build(log)
+    with pytest.raises(InputError, match=message):
+        log.trace()
+
+
+def test_refused_while_writing():
+    log = Recorder(2, "peers")
+    with pytest.raises(InputError, match="1 messages and 2 weights"):
+        log.mix([log.publish(0)], [0.5, 0.5])
+    log.now = 2.0
+    log.publish(0)
+    log.now = 1.0
+    log.publish(0)
+    with pytest.raises(InputError, match="time goes back"):
+        log.trace()
+    with pytest.raises(InputError, match=r"workers\[1\]"):
+        Trace.from_arrivals([0, -1])
+
+
+@pytest.mark.parametrize("kind", ["server", "peers"])
+def test_save_and_load(tmp_path, kind):
+    trace = small_trace(kind)
+    trace.save(tmp_path / "a.npz")
+    trace.save(tmp_path / "b.npz")
+    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+    back = Trace.load(tmp_path / "a.npz")
+    for f in dataclasses.fields(Trace):
+        a, b = getattr(trace, f.name), getattr(back, f.name)
+        assert np.array_equal(a, b) if f.name in ARRAYS else a == b
+        assert f.name not in ARRAYS or a.dtype == b.dtype
+
+
+def test_what_is_no_trace_is_named(tmp_path):
+    with pytest.raises(InputError, match="no such file"):
+        Trace.load(tmp_path / "none.npz")
+    (tmp_path / "x.npz").write_bytes(b"nothing")
+    with pytest.raises(InputError, match="is not a trace"):
+        Trace.load(tmp_path / "x.npz")
+    with pytest.raises(InputError, match="cannot be written"):
+        small_trace("server").save(tmp_path / "no" / "folder.npz")
+
+
+def test_a_trace_is_small(make_cluster):
+    trace = record(make_cluster(Gamma(1.0, 0.1), 8), Synchronous(), stop=Stop(updates=100))
+    size = sum(getattr(trace, k).nbytes for k in ARRAYS[:9])
+    assert size <= 64 * len(trace)
+
+
+def test_repr_names_what_matters():
+    trace = Trace.from_arrivals([0, 1, 2, 0])
+    assert repr(trace) == "Trace(server, 3 workers, 4 gradients, 4 updates in 4 s, staleness 1.25)"
+    assert "<table>" in trace._repr_html_()
