@@ -47,6 +47,7 @@ def check_folder(path: Path) -> None:
 def new_folder(path: Path) -> Iterator[Path]:
     """A temporary folder to fill; when all went well it takes the given name, replacing former results there."""
     check_folder(path)
+    missing = [p for p in path.parents if not p.exists()]  # from the inside out
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
@@ -66,3 +67,6 @@ def new_folder(path: Path) -> Iterator[Path]:
         raise InputError(f"cannot be written: {error.strerror or error}", str(path)) from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+        for folder in missing:
+            if folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
