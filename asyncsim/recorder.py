@@ -8,7 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from asyncsim.errors import InputError
-from asyncsim.trace import APPLY, CANCEL, MERGE, MIX, PUBLISH, READ, RESET, STEP, Trace
+from asyncsim.trace import Trace
+from asyncsim.vocabulary import APPLY, CANCEL, MERGE, MIX, PUBLISH, READ, RESET, STEP
 from asyncsim.workload import Costs, Workload
 
 

@@ -10,7 +10,8 @@ from asyncsim.errors import InputError
 from asyncsim.protocols import Protocol, Simulation
 from asyncsim.recorder import Recorder
 from asyncsim.records import Count, Positive, checked
-from asyncsim.trace import SPANS, Trace
+from asyncsim.trace import Trace
+from asyncsim.vocabulary import SPANS
 from asyncsim.workload import Costs, Workload
 
 

@@ -11,7 +11,7 @@ from asyncsim.algorithms import Algorithm
 from asyncsim.problems import MLP, Blobs, Quadratic
 from asyncsim.recorder import Recorder
 from asyncsim.replaying import replay
-from asyncsim.replaying.compiled import PROGRAMS
+from asyncsim.replaying.pools import PROGRAMS
 from asyncsim.runs import Run
 from asyncsim.trace import Trace
 

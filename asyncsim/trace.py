@@ -1,24 +1,7 @@
 """The record in the middle: a table of what happened, in order.
 
 A trace says *when* each gradient was computed, on which parameters, and where it went; it knows nothing of values. Each
-row is one of eight verbs. What a row makes is named by the number of that row, and later rows name what they use in
-their ``source`` (a mix: in the list of its members). The verbs:
-
-=========  ==================================================  =======================================================
-verb       with a parameter server                             between peers
-=========  ==================================================  =======================================================
-READ       worker takes the server's view at this version      worker fixes the point of its next gradient
-STEP       one gradient at the point of ``source``, into       the same, into the worker's own state
-           what the worker keeps to itself
-APPLY      one gradient at the point of ``source``, sent and
-           arrived: accepted (at weight ``take``, perhaps
-           closing an update) or dropped
-PUBLISH                                                        worker puts out a message and keeps ``keep`` of its own
-MIX                                                            the weighted sum of messages
-MERGE                                                          worker's model becomes keep x own + take x ``source``
-CANCEL     the gradient on ``source`` is never finished        the same
-RESET      worker starts afresh from ``source`` (a read)       worker starts afresh from ``source`` (a mix)
-=========  ==================================================  =======================================================
+row is one of eight verbs: see ``asyncsim.vocabulary``.
 """
 
 from __future__ import annotations
@@ -36,35 +19,11 @@ import numpy as np
 from asyncsim.errors import InputError
 from asyncsim.records import build, table
 from asyncsim.tables import Table
+from asyncsim.vocabulary import APPLY, CANCEL, MERGE, PUBLISH, READ, RESET, SPANS, STEP, check, count_by_worker
 from asyncsim.workload import Costs, Workload
 
-READ, STEP, APPLY, PUBLISH, MIX, MERGE, CANCEL, RESET = range(8)
-VERBS = ("read", "step", "apply", "publish", "mix", "merge", "cancel", "reset")
-COMPUTE, SEND, RECEIVE, WAIT = range(4)
-SPANS = ("compute", "send", "receive", "wait")
-
-SERVER_VERBS = (READ, STEP, APPLY, CANCEL, RESET)
-PEER_VERBS = (READ, STEP, PUBLISH, MIX, MERGE, CANCEL, RESET)
-SOURCES = {  # what a row may name as its source
-    "server": {STEP: READ, APPLY: READ, CANCEL: READ, RESET: READ},
-    "peers": {STEP: READ, CANCEL: READ, MERGE: MIX, RESET: MIX},
-}
-ARRAYS = [
-    "time",
-    "verb",
-    "worker",
-    "source",
-    "keep",
-    "take",
-    "accepted",
-    "closes",
-    "mix_start",
-    "member",
-    "share",
-    "span_time",
-    "span_worker",
-    "span_kind",
-]
+ROW_ARRAYS = ("time", "verb", "worker", "source", "keep", "take", "accepted", "closes")
+ARRAYS = (*ROW_ARRAYS, "mix_start", "member", "share", "span_time", "span_worker", "span_kind")
 FORMAT = 1
 
 
@@ -99,7 +58,7 @@ class Trace:
     costs: Costs
 
     def __post_init__(self) -> None:
-        _check(self)
+        check(self)
 
     def __len__(self) -> int:
         return len(self.verb)
@@ -120,18 +79,45 @@ class Trace:
 
         Every worker reads at time 0, and again right after its gradient was applied.
         """
-        from asyncsim.recorder import Recorder
-
-        order = [int(i) for i in workers]
-        log = Recorder(num_workers or max(order, default=0) + 1, "server", workload=Workload(batch_size=batch_size))
-        reads = [log.read(i) for i in range(log.num_workers)]
-        for now, i in enumerate(order, start=1):
-            if not 0 <= i < log.num_workers:
-                raise InputError(f"worker {i} is not one of the {log.num_workers}", f"workers[{now - 1}]")
-            log.now = float(now)
-            log.apply(i, reads[i])
-            reads[i] = log.read(i)
-        return log.trace()
+        order = np.asarray(workers, np.int32).reshape(-1)
+        n = num_workers or int(order.max(initial=0)) + 1
+        if not np.all((order >= 0) & (order < n)):
+            k = int(np.argmin((order >= 0) & (order < n)))
+            raise InputError(f"the workers are 0 to {n - 1}, not {order[k]}", f"workers[{k}]")
+        # rows: everybody reads, then an apply and a read for each arrival
+        worker = np.concatenate([np.arange(n), np.repeat(order, 2)]).astype(np.int32)
+        verb = np.concatenate([np.full(n, READ), np.tile([APPLY, READ], len(order))]).astype(np.int8)
+        time = np.concatenate([np.zeros(n), np.repeat(np.arange(1.0, len(order) + 1), 2)])
+        rows = np.arange(len(verb), dtype=np.int32)
+        latest = np.zeros(n, np.int32)
+        source = np.full(len(verb), -1, np.int32)
+        for r, (v, i) in enumerate(zip(verb.tolist(), worker.tolist(), strict=True)):
+            if v == READ:
+                latest[i] = r
+            else:
+                source[r] = latest[i]
+        one, none = np.ones(len(rows)), np.zeros(0)
+        return cls(
+            kind="server",
+            num_workers=n,
+            end=float(len(order)),
+            time=time,
+            verb=verb,
+            worker=worker,
+            source=source,
+            keep=one,
+            take=one,
+            accepted=one.astype(bool),
+            closes=verb == APPLY,
+            mix_start=np.zeros(len(rows) + 1, np.int64),
+            member=none.astype(np.int32),
+            share=none,
+            span_time=none,
+            span_worker=none.astype(np.int32),
+            span_kind=none.astype(np.int8),
+            workload=Workload(batch_size=batch_size),
+            costs=Costs(),
+        )
 
     # ---------------------------------------------------------------- derived columns
 
@@ -147,7 +133,7 @@ class Trace:
     @functools.cached_property
     def step(self) -> np.ndarray:
         """(R,) the worker's own count of its gradients, cancelled ones included; with the seed it fixes the batch."""
-        return _count_by_worker(self.worker, (self.verb == STEP) | (self.verb == APPLY) | (self.verb == CANCEL))
+        return count_by_worker(self.worker, (self.verb == STEP) | (self.verb == APPLY) | (self.verb == CANCEL))
 
     @functools.cached_property
     def version(self) -> np.ndarray:
@@ -155,7 +141,7 @@ class Trace:
         if self.kind == "server":
             return np.cumsum(self.closes) - self.closes
         changes = (self.verb == STEP) | (self.verb == MERGE) | (self.verb == RESET)
-        return _count_by_worker(self.worker, changes)
+        return count_by_worker(self.worker, changes)
 
     @functools.cached_property
     def staleness(self) -> np.ndarray:
@@ -253,7 +239,7 @@ class Trace:
         if end is None:
             end = float(self.time[rows - 1]) if rows else 0.0
         cut = int(self.mix_start[rows])
-        part = {k: getattr(self, k)[:rows] for k in ARRAYS[:8]}
+        part = {k: getattr(self, k)[:rows] for k in ROW_ARRAYS}
         spans = self.span_time <= end
         part |= {k: getattr(self, k)[spans] for k in ("span_time", "span_worker", "span_kind")}
         part |= {"mix_start": self.mix_start[: rows + 1], "member": self.member[:cut], "share": self.share[:cut]}
@@ -286,72 +272,3 @@ class Trace:
             raise InputError(f"has trace format {meta['format']}; this version reads format {FORMAT}", str(path))
         workload, costs = build(Workload, meta["workload"]), build(Costs, meta["costs"])
         return cls(meta["kind"], meta["num_workers"], meta["end"], workload=workload, costs=costs, **arrays)
-
-
-def _count_by_worker(worker: np.ndarray, what: np.ndarray) -> np.ndarray:
-    """(R,) how often ``what`` held for the row's worker before the row."""
-    order = np.argsort(worker, kind="stable")
-    flags = what[order].astype(np.int64)
-    before = np.cumsum(flags) - flags
-    grouped = worker[order]
-    first = np.flatnonzero(np.concatenate([[True], grouped[1:] != grouped[:-1]])) if len(grouped) else np.array([], int)
-    lengths = np.diff(np.append(first, len(grouped)))
-    out = np.empty(len(worker), np.int64)
-    out[order] = before - np.repeat(before[first], lengths)
-    return out
-
-
-def _check(trace: Trace) -> None:
-    """Refuse a trace that means nothing: the first bad row, and why. Vectorised, as traces are long."""
-    t, rows = trace, np.arange(len(trace))
-    if t.kind not in SOURCES:
-        raise InputError(f"a trace is of kind 'server' or 'peers', not {t.kind!r}", "kind")
-
-    def refuse(bad: np.ndarray, why: str) -> None:
-        if bad.any():
-            r = int(np.argmax(bad))
-            verb = VERBS[t.verb[r]] if 0 <= t.verb[r] < len(VERBS) else t.verb[r]
-            raise InputError(
-                f"{why} (worker {t.worker[r]}, source {t.source[r]}, time {t.time[r]})", f"row {r}, {verb}"
-            )
-
-    verbs = SERVER_VERBS if t.kind == "server" else PEER_VERBS
-    refuse(~np.isin(t.verb, verbs), f"not a verb of a trace of kind {t.kind}")
-    is_mix = t.verb == MIX
-    refuse(~is_mix & ((t.worker < 0) | (t.worker >= t.num_workers)), f"the workers are 0 to {t.num_workers - 1}")
-    refuse(~np.isfinite(t.time) | (t.time < 0), "time is a finite number of seconds, 0 or later")
-    refuse(np.concatenate([[False], np.diff(t.time) < 0]) if len(t) else np.zeros(0, bool), "time goes back")
-    for verb, source in SOURCES[t.kind].items():
-        mine = t.verb == verb
-        refuse(mine & ((t.source < 0) | (t.source >= rows)), f"names no earlier row as its {VERBS[source]}")
-        named = np.where(mine, t.source, 0)
-        refuse(mine & (t.verb[named] != source), f"names row(s) that are not a {VERBS[source]}")
-        if source == READ:
-            refuse(mine & (t.worker[named] != t.worker), "names a read of another worker")
-    refuse(t.closes & ~((t.verb == APPLY) & t.accepted), "only an accepted apply closes an update")
-    refuse(~(np.isfinite(t.keep) & np.isfinite(t.take)), "weights are finite numbers")
-    sizes = np.diff(t.mix_start)
-    refuse(is_mix & (sizes < 1), "mixes no message")
-    owner = np.repeat(rows, sizes)
-    bad = np.zeros(len(t), bool)
-    bad[owner[~np.isfinite(t.share)]] = True
-    refuse(bad, "weights are finite numbers")
-    bad = np.zeros(len(t), bool)
-    bad[owner[(t.member < 0) | (t.member >= owner)]] = True
-    refuse(bad, "mixes rows that are not earlier rows")
-    bad[owner[t.verb[t.member] != PUBLISH]] = True
-    refuse(bad, "mixes rows that are not messages")
-    if t.kind == "peers":
-        refuse(_overlapping(t), "its read was already used, or is older than a later read of the worker")
-    if len(t) and t.end < t.time[-1]:
-        raise InputError(f"the run ends at {t.end} s, before its last row at {t.time[-1]} s", "end")
-
-
-def _overlapping(t: Trace) -> np.ndarray:
-    """(R,) whether a peer's gradient uses a read that is not the worker's latest: a peer has one point at a time."""
-    reads = np.flatnonzero(t.verb == READ)
-    count = _count_by_worker(t.worker, t.verb == READ)
-    uses = np.isin(t.verb, (STEP, CANCEL))
-    number = np.full(len(t), -1)
-    number[reads] = count[reads]
-    return uses & (number[np.where(uses, t.source, 0)] != count - 1)

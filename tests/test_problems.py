@@ -142,7 +142,7 @@ def test_a_custom_problem_learns_and_reports_its_metrics():
 
 
 def test_custom_problems_of_one_loss_compile_once():
-    from asyncsim.replaying.compiled import PROGRAMS
+    from asyncsim.replaying.pools import PROGRAMS
 
     trace = Trace.from_arrivals([0] * 10)
     replay(trace, SGD(0.1), linear_problem())

@@ -10,8 +10,10 @@ from asyncsim.problems import MLP, Blobs
 from asyncsim.protocols import Asynchronous, Synchronous
 from asyncsim.recording import Stop, record
 from asyncsim.replaying import Every, replay
-from asyncsim.replaying.compiled import PROGRAMS
-from asyncsim.replaying.plan import assign_slots, kept_apart, plan_peers, plan_server, roomy
+from asyncsim.replaying.peer_plan import kept_apart, plan_peers
+from asyncsim.replaying.pools import PROGRAMS
+from asyncsim.replaying.server_plan import plan_server
+from asyncsim.replaying.slots import assign_slots, roomy
 from asyncsim.replaying.walk import Walk
 from asyncsim.schedules import Schedule
 from asyncsim.testing import small_trace

@@ -8,7 +8,7 @@ from asyncsim.problems import MLP, Blobs, Quadratic
 from asyncsim.recorder import Recorder
 from asyncsim.replaying import Every, replay
 from asyncsim.testing import small_trace
-from asyncsim.trace import MIX
+from asyncsim.vocabulary import MIX
 
 ENGINES = ("scan", "rows")
 EIGENVALUES = np.array([1.0, 0.3])

@@ -9,7 +9,8 @@ from asyncsim.cluster import Cluster, Constant, Exponential, Gamma, ShiftedExpon
 from asyncsim.errors import InputError
 from asyncsim.protocols import Asynchronous, Protocol, Serial, Synchronous
 from asyncsim.recording import Deadlock, Stop, record
-from asyncsim.trace import APPLY, READ, Trace
+from asyncsim.trace import Trace
+from asyncsim.vocabulary import APPLY, READ
 from asyncsim.workload import Workload
 
 STEP_TIMES = [Constant(0.5), Gamma(1.0, 0.3), Exponential(2.0), ShiftedExponential(0.2, 0.1)]

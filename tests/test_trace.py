@@ -11,7 +11,8 @@ from asyncsim.protocols import Synchronous
 from asyncsim.recorder import Recorder
 from asyncsim.recording import Stop, record
 from asyncsim.testing import small_trace
-from asyncsim.trace import ARRAYS, COMPUTE, SEND, Trace
+from asyncsim.trace import ARRAYS, Trace
+from asyncsim.vocabulary import COMPUTE, SEND
 
 
 def test_from_arrivals():

@@ -11,7 +11,7 @@ from asyncsim.errors import InputError
 from asyncsim.protocols.base import Protocol
 from asyncsim.protocols.simulation import Simulation
 from asyncsim.records import checked, register
-from asyncsim.trace import WAIT
+from asyncsim.vocabulary import WAIT
 
 Process = Generator[simpy.Event, Any, None]
 

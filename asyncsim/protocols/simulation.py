@@ -9,7 +9,7 @@ import simpy
 
 from asyncsim.cluster.cluster import Cluster
 from asyncsim.recorder import Recorder
-from asyncsim.trace import COMPUTE, RECEIVE, SEND
+from asyncsim.vocabulary import COMPUTE, RECEIVE, SEND
 
 
 class Turn(simpy.Event):

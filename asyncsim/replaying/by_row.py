@@ -15,9 +15,10 @@ import numpy as np
 
 from asyncsim.problems.batches import Batches
 from asyncsim.replaying import rules
-from asyncsim.replaying.plan import plan_server
 from asyncsim.replaying.rules import Learning
-from asyncsim.trace import APPLY, CANCEL, MERGE, MIX, PUBLISH, READ, RESET, STEP, Trace
+from asyncsim.replaying.server_plan import plan_server
+from asyncsim.trace import Trace
+from asyncsim.vocabulary import APPLY, CANCEL, MERGE, MIX, PUBLISH, READ, RESET, STEP
 
 
 class _ByRow:

@@ -13,7 +13,8 @@ import numpy as np
 from asyncsim.errors import InputError, nearest
 from asyncsim.problems.base import num_samples
 from asyncsim.records import Count, Positive, checked
-from asyncsim.trace import READ, Trace
+from asyncsim.trace import Trace
+from asyncsim.vocabulary import READ
 
 SLICE = 2000  # test samples looked at at once
 

@@ -15,14 +15,16 @@ from asyncsim.problems import Problem
 from asyncsim.problems.base import num_samples
 from asyncsim.problems.batches import Batches
 from asyncsim.replaying.by_row import ByRowPeers, ByRowServer
-from asyncsim.replaying.compiled import CompiledPeers, CompiledServer
 from asyncsim.replaying.evaluation import Every, Target, evaluate
+from asyncsim.replaying.peer_program import CompiledPeers
 from asyncsim.replaying.rules import MEASURES, Learning
+from asyncsim.replaying.server_program import CompiledServer
 from asyncsim.runs import Run, summarise
 from asyncsim.schedules import Schedule
 from asyncsim.streams import Purpose
 from asyncsim.tables import Table
-from asyncsim.trace import APPLY, Trace
+from asyncsim.trace import Trace
+from asyncsim.vocabulary import APPLY
 
 ENGINES = {
     ("scan", "server"): CompiledServer,

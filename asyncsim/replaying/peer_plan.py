@@ -1,107 +1,15 @@
-"""From a trace to rows that a compiled loop can run: what is done in each, and in which slot each thing is stored.
-
-NumPy only. Storage is assigned as a compiler assigns registers: a slot for each version, message or mix that a later
-row still uses, and no more.
-"""
+"""From a trace of peers to rows that a compiled loop can run, each with several verbs of one worker. NumPy only."""
 
 from __future__ import annotations
 
 import dataclasses
-import heapq
 from typing import Any
 
 import numpy as np
 
-from asyncsim.trace import APPLY, CANCEL, MERGE, MIX, PUBLISH, READ, RESET, STEP, Trace
-
-
-def assign_slots(made: np.ndarray, used: np.ndarray) -> tuple[np.ndarray, int]:
-    """A slot for each thing, and how many slots there are.
-
-    ``made[k]`` and ``used[k]`` are the first and last row of thing k, in order of ``made``. A thing may take the slot
-    of one last used in the row that makes it: rows read before they write.
-    """
-    slot, free, held, count = np.zeros(len(made), np.int32), list[int](), list[tuple[int, int]](), 0
-    for k, (first, last) in enumerate(zip(made.tolist(), used.tolist(), strict=True)):
-        while held and held[0][0] <= first:
-            heapq.heappush(free, heapq.heappop(held)[1])
-        if free:
-            slot[k] = heapq.heappop(free)
-        else:
-            slot[k], count = count, count + 1
-        heapq.heappush(held, (last, int(slot[k])))
-    return slot, count
-
-
-def roomy(slots: int) -> int:
-    """A pool size that another trace of the same kind is likely to share, so that it need not compile anew: a multiple
-    of 4, for larger pools of an eighth of their size."""
-    unit = 4 if slots < 32 else 1 << (slots.bit_length() - 4)
-    return -(-slots // unit) * unit
-
-
-@dataclasses.dataclass(frozen=True)
-class ServerPlan:
-    """Rows of a server method: the gradients and resets of the trace, in its order.
-
-    ``rows``: columns by name. ``trace_row``: of each, its row in the trace. ``first_slot``: where version 0 lies;
-    ``spare``: a slot that nobody reads. The flags say which kinds of row occur at all.
-    """
-
-    rows: dict[str, np.ndarray]
-    trace_row: np.ndarray
-    slots: int
-    first_slot: int
-    grouped: bool  # updates of several gradients, weights other than 1, or dropped gradients
-    local_steps: bool
-    resets: bool
-
-
-def plan_server(trace: Trace, factor: np.ndarray) -> ServerPlan:
-    """One row per gradient or reset: the version it looks at and the version it makes, each in a slot.
-
-    ``factor``: (R,) on the learning rate.
-    """
-    done = np.flatnonzero(np.isin(trace.verb, (STEP, APPLY, RESET)))
-    verb, accepted, closes = trace.verb[done], trace.accepted[done], trace.closes[done]
-    arrives = (verb == APPLY) & accepted
-    seen = trace.version[trace.source[done]]
-    versions = int(closes.sum()) + 1
-    last_use = np.full(versions, -2)
-    np.maximum.at(last_use, seen, np.arange(len(done)))
-    made_in = np.concatenate([[-1], np.flatnonzero(closes)])  # the row that makes each version
-    live = np.flatnonzero(last_use > -2)
-    slot, count = assign_slots(made_in[live], last_use[live])
-    spare = count
-    where = np.full(versions, spare, np.int32)
-    where[live] = slot
-    makes = np.full(len(done), spare, np.int32)
-    makes[closes] = where[1:]
-    # an update begins at the first accepted gradient after the last one closed
-    update = np.cumsum(closes) - closes
-    arriving = np.flatnonzero(arrives)
-    begins = np.zeros(len(done), bool)
-    begins[arriving[np.concatenate([[True], np.diff(update[arriving]) > 0])[: len(arriving)]]] = True
-    size = np.bincount(update[arriving], minlength=versions)
-    rows = {
-        "worker": trace.worker[done].astype(np.int32),
-        "step": trace.step[done].astype(np.int32),
-        "staleness": np.maximum(trace.staleness[done], 0).astype(np.int32),
-        "count": size[update].astype(np.int32),
-        "weight": trace.take[done],
-        "factor": factor[done],
-        "seen": where[seen],
-        "makes": makes,
-        "sends": verb == APPLY,
-        "arrives": arrives,
-        "begins": begins,
-        "closes": closes,
-        "gradient": verb != RESET,
-        "on": np.ones(len(done), bool),
-    }
-    grouped = bool(np.any(arrives & ~(closes & (trace.take[done] == 1))) or np.any((verb == APPLY) & ~accepted))
-    local, resets = bool(np.any(verb == STEP)), bool(np.any(verb == RESET))
-    return ServerPlan(rows, done, roomy(count + 1), int(where[0]), grouped, local, resets)
+from asyncsim.replaying.slots import allot, roomy
+from asyncsim.trace import Trace
+from asyncsim.vocabulary import CANCEL, MERGE, MIX, PUBLISH, READ, RESET, STEP
 
 
 def kept_apart(trace: Trace) -> np.ndarray:
@@ -251,8 +159,8 @@ def plan_peers(trace: Trace, factor: np.ndarray, cuts: list[int]) -> PeerPlan:
             mix_made.setdefault(row.mix, k - 1)
         if row.mix >= 0:
             mix_used[row.mix] = k
-    message_slot, message_count = _allot(message_made, message_used)
-    mix_slot, mix_count = _allot(mix_made, mix_used)
+    message_slot, message_count = allot(message_made, message_used)
+    mix_slot, mix_count = allot(mix_made, mix_used)
     parts = np.full((len(rows), width), message_count, np.int32)
     shares = np.zeros((len(rows), width))
     for k, row in enumerate(rows):
@@ -315,10 +223,3 @@ def _newest_message(trace: Trace) -> np.ndarray:
         elif verb == PUBLISH:
             latest[worker] = r
     return out
-
-
-def _allot(made: dict[int, int], used: dict[int, int]) -> tuple[dict[int, int], int]:
-    """Slots by thing for things made and used at some rows; those that are never used are left out."""
-    things = sorted((t for t in made if t in used), key=made.__getitem__)
-    slot, count = assign_slots(np.array([made[t] for t in things], int), np.array([used[t] for t in things], int))
-    return dict(zip(things, slot.tolist(), strict=True)), count
