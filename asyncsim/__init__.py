@@ -13,12 +13,13 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
-    "asyncsim.algorithms": "ASGD SGD SGP SSGD Averaging PeerAlgorithm ServerAlgorithm",
+    "asyncsim.algorithms": "ASGD SGD SGP SSGD Averaging Context PeerAlgorithm ServerAlgorithm",
     "asyncsim.cluster": "Cluster Workers Constant Exponential Gamma ShiftedExponential StepTime",
     "asyncsim.errors": "InputError",
     "asyncsim.problems": "MLP Blobs CustomProblem Digits Quadratic",
     "asyncsim.protocols": "Asynchronous Protocol Serial Synchronous",
     "asyncsim.recorder": "Recorder",
+    "asyncsim.reports": "comparison",
     "asyncsim.recording": "Deadlock Stop record",
     "asyncsim.records": "checked register",
     "asyncsim.replaying": "Every Target replay",
@@ -39,6 +40,10 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(_HOME[name]), name)
     if name in _MODULES:
         return import_module(f"asyncsim.{name}")
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("asyncsim")
     raise AttributeError(f"module 'asyncsim' has no attribute {name!r}")
 
 

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import importlib
+import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 import tyro
 
-from asyncsim.errors import InputError
+from asyncsim.errors import InputError, nearest
 
 app = tyro.extras.SubcommandApp()
 
 ScenarioFile = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="SCENARIO", help="a scenario file (TOML)")]
 Overrides = Annotated[
     tyro.conf.UseAppendAction[tuple[str, ...]],
-    tyro.conf.arg(name="set", metavar="KEY=VALUE", help="set a field of the scenario, as algorithm.momentum=0.9"),
+    tyro.conf.arg(
+        name="set",
+        metavar="KEY=VALUE",
+        help="set a field of every run, as algorithm.momentum=0.9, or of one: variants.sync.algorithm.momentum=0.9",
+    ),
 ]
 Plugins = Annotated[
     tyro.conf.UseAppendAction[tuple[str, ...]],
@@ -27,103 +33,99 @@ Plugins = Annotated[
 
 
 @app.command
-def run(scenario: ScenarioFile, overrides: Overrides = (), plugin: Plugins = (), out: Path | None = None) -> None:
+def run(scenario: ScenarioFile, overrides: Overrides = (), plugin: Plugins = (), out: str = "") -> None:
     """Run a scenario and all its variants; print a table, and write tables and a figure to a folder.
 
     Example: asyncsim run scenarios/quickstart.toml --set cluster.workers[0].count=16 --out runs/sixteen
 
     Args:
-        out: the folder for the results (default: runs/ and the name of the scenario file)
+        out: the folder for the results, in place of former ones there (left empty: runs/ and a name for these settings)
     """
     from asyncsim.files import MARK, new_folder
     from asyncsim.plots import overview
-    from asyncsim.runs import comparison, to_json, versions
-    from asyncsim.scenario import load_scenarios
+    from asyncsim.reports import comparison
+    from asyncsim.runs import to_json, versions
+    from asyncsim.scenario import digest, load_scenarios
     from asyncsim.scenario import run as run_scenario
 
     _import(plugin)
     scenarios = load_scenarios(scenario, overrides)
-    folder = out or Path("runs") / scenario.stem
-    with new_folder(folder) as temporary:  # first, so that a folder that cannot be written costs no work
+    name = scenario.stem if len(scenarios) > 1 else next(iter(scenarios))
+    folder = Path(out or f"runs/{name}-{digest(scenarios)}")
+    targets = {f"{one.target.metric} {one.target.value:g}" for one in scenarios.values() if one.target is not None}
+    replaced = folder.is_dir()
+    with new_folder(folder, "comparison") as temporary:  # first, so that a folder that cannot be written costs no work
         with _speaking_of(scenario):
             runs = [run_scenario(one, progress=True) for one in scenarios.values()]
-        print(comparison(runs))
+        text = comparison(runs, target=targets.pop() if len(targets) == 1 else "")
         for one in runs:
             (temporary / one.label).mkdir()
             one.write(temporary / one.label)
         overview(runs).savefig(temporary / "figure.png", dpi=150)
-        (temporary / "table.txt").write_text(comparison(runs) + "\n", encoding="utf-8")
+        (temporary / "table.txt").write_text(text + "\n", encoding="utf-8")
         meta = {"kind": "comparison", "runs": [one.label for one in runs], "versions": versions()}
         (temporary / MARK).write_text(to_json(meta), encoding="utf-8")
-    print(f"\nresults: {folder}/ (figure.png, and for each run its scenario and tables)")
+    print(text)
+    former = ", in place of the former ones" if replaced else ""
+    print(f"\nresults: {folder}/ (figure.png, and for each run its scenario and tables){former}")
 
 
 @app.command
-def trace(scenario: ScenarioFile, overrides: Overrides = (), plugin: Plugins = (), out: Path | None = None) -> None:
+def trace(scenario: ScenarioFile, overrides: Overrides = (), plugin: Plugins = (), out: str = "") -> None:
     """Run the timing of a scenario alone: throughput, staleness and how the workers spend their time.
 
     Example: asyncsim trace scenarios/quickstart.toml --set cluster.latency=0.05
 
     Args:
-        out: a folder to write the traces to (default: nothing is written)
+        out: a folder to write the traces to (left empty: nothing is written)
     """
     from asyncsim.files import MARK, check_folder, new_folder
-    from asyncsim.runs import columns, to_json, versions
+    from asyncsim.reports import TITLES, side_by_side
+    from asyncsim.runs import to_json, versions
     from asyncsim.scenario import load_scenarios
 
     _import(plugin)
     scenarios = load_scenarios(scenario, overrides)
-    if out is not None:
-        check_folder(out)
+    if out:
+        check_folder(Path(out), "set of traces")
     with _speaking_of(scenario):
         traces = {name: one.record() for name, one in scenarios.items()}
-    print(columns({name: one.summary() for name, one in traces.items()}))
-    if out is not None:
-        with new_folder(out) as temporary:
+    if out:
+        with new_folder(Path(out), "set of traces") as temporary:
             for name, one in traces.items():
                 one.save(temporary / f"{name}.npz")
-            (temporary / MARK).write_text(to_json({"kind": "traces", "versions": versions()}), encoding="utf-8")
+            (temporary / MARK).write_text(to_json({"kind": "set of traces", "versions": versions()}), encoding="utf-8")
+    print(side_by_side(traces, [one.summary() for one in traces.values()], TITLES))
+    if out:
         print(f"\ntraces: {out}/")
 
 
-Kind = Literal["algorithms", "protocols", "step-times", "problems", "data-sets", "all"]
-
-
 @app.command(name="list")
-def list_(
-    kind: Annotated[Kind, tyro.conf.Positional] = "all",
-    plugin: Plugins = (),
-) -> None:
-    """Name every algorithm, protocol, step-time model, problem and data set, with a line and its settings each.
+def list_(what: Annotated[str, tyro.conf.Positional] = "all", plugin: Plugins = ()) -> None:
+    """Name every algorithm, protocol, step-time model, problem and data set; or show one, or a scenario, in full.
 
-    Example: asyncsim list algorithms
+    Example: asyncsim list; asyncsim list asgd; asyncsim list scenario
 
     Args:
-        kind: what to list
+        what: algorithms, protocols, step-times, problems, data-sets or all; or a name, or scenario: with its settings
     """
-    import dataclasses
-
-    from asyncsim.algorithms import Algorithm
-    from asyncsim.cluster import StepTime
-    from asyncsim.problems import DataSet, Problem
-    from asyncsim.protocols import Protocol
-    from asyncsim.records import summary_line
+    from asyncsim.listing import FAMILIES, describe, describe_scenario
 
     _import(plugin)
-    families = {
-        "algorithms": Algorithm,
-        "protocols": Protocol,
-        "step-times": StepTime,
-        "problems": Problem,
-        "data-sets": DataSet,
-    }
-    for title, family in families.items():
-        if kind in ("all", title):
-            print(f"{title}:")
-            for name, cls in family.members.items():
-                settings = ", ".join(f.name for f in dataclasses.fields(cls)) or "nothing to set"
-                print(f"  {name:<20} {summary_line(cls)}")
-                print(f"  {'':<20} ({settings})")
+    if what in ("all", *FAMILIES):
+        for title, family in FAMILIES.items():
+            if what in ("all", title):
+                print(f"{title}:")
+                for name, cls in family.members.items():
+                    print(f"  {name:<20} {describe(cls)}")
+    elif what == "scenario":
+        print(describe_scenario())
+    else:
+        found = [cls for family in FAMILIES.values() for name, cls in family.members.items() if name == what]
+        names = ["all", "scenario", *FAMILIES, *(name for family in FAMILIES.values() for name in family.members)]
+        if not found:
+            raise InputError(f"nothing is called {what!r}; there are: {', '.join(names)}{nearest(what, names)}")
+        print("\n\n".join(describe(cls, full=True) for cls in found))
 
 
 @contextmanager
@@ -140,23 +142,50 @@ def _import(modules: tuple[str, ...]) -> None:
     for module in modules:
         try:
             importlib.import_module(module)
-        except ImportError as error:
-            raise InputError(f"cannot be imported: {error}", f"--plugin {module}") from None
+        except (Exception, SystemExit) as error:
+            what = f"cannot be imported: {type(error).__name__}: {error}"
+            raise InputError(what, f"--plugin {module}") from None
 
 
 def main(args: list[str] | None = None) -> None:
     """The entry point. Exit status 2, with one line on standard error, for a mistake in what was given."""
     args = sys.argv[1:] if args is None else args
+    if args == ["--version"]:
+        from importlib.metadata import version
+
+        print(f"asyncsim {version('asyncsim')}")
+        return
+    # so that what is under way is cleared away, as for Ctrl-C
+    for name in ("SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), _end)
     try:
         app.cli(prog="asyncsim", description=DESCRIPTION, args=args or ["--help"], use_underscores=False)
+        sys.stdout.flush()
     except InputError as error:
-        print(f"asyncsim: {error}", file=sys.stderr)
+        _say(error)
         raise SystemExit(2) from None
-    except BrokenPipeError:
+    except MemoryError:
+        _say("not enough memory for a simulation of this size")
+        raise SystemExit(2) from None
+    except OSError as error:  # standard output is closed or full
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        _say(f"cannot print: {error.strerror}")
         raise SystemExit(1) from None
     except KeyboardInterrupt:
-        print("asyncsim: interrupted; nothing was written", file=sys.stderr)
-        raise SystemExit(130) from None
+        _say("interrupted; nothing was written")
+        sys.stderr.flush()
+        os._exit(130)  # XLA's threads may be in the middle of a compilation: an ordinary exit would crash
+
+
+def _say(message: object) -> None:
+    """One line on standard error, whatever is in the message."""
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(message))
+    print(f"asyncsim: {line}".encode(errors="backslashreplace").decode(), file=sys.stderr)
+
+
+def _end(number: int, frame: Any) -> None:
+    raise SystemExit(128 + number)
 
 
 DESCRIPTION = (

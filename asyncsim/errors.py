@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class InputError(ValueError):
@@ -27,3 +28,16 @@ def nearest(word: object, names: Iterable[str]) -> str:
     """``'; did you mean 'gamma'?'`` when one of the names is close to the word, else nothing."""
     close = difflib.get_close_matches(str(word), list(names), n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def a(noun: str) -> str:
+    """The noun with its article."""
+    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
+
+
+def expect(value: Any, kind: type, path: str, hint: str = "") -> None:
+    """Raise InputError unless the value is an instance of the class; ``hint`` says what to do about it."""
+    if not isinstance(value, kind):
+        got = f"the class {value.__name__}; make one: {value.__name__}()" if isinstance(value, type) else repr(value)
+        short = got if len(got) < 80 else got[:77] + "..."
+        raise InputError(f"expected {a(kind.__name__)}, got {short}{hint}", path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
@@ -30,23 +31,41 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise InputError(f"cannot be written: {error.strerror}", str(path)) from None
 
 
-def check_folder(path: Path) -> None:
-    """Refuse a folder that could not be written later, before any work is done."""
-    if path.exists() and not path.is_dir():
-        raise InputError("is a file, not a folder", str(path))
-    if path.is_dir() and any(path.iterdir()) and not (path / MARK).is_file():
-        raise InputError("is not empty and holds no asyncsim results; choose another folder", str(path))
-    parent = path.parent
-    while not parent.exists():
-        parent = parent.parent
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise InputError(f"cannot be made: {parent} is not a writable folder", str(path))
+def check_folder(path: Path, kind: str) -> None:
+    """Refuse a folder that cannot take results of this kind, before any work is done."""
+    try:
+        if path.exists() and not path.is_dir():
+            raise InputError("is a file, not a folder", str(path))
+        if path.is_dir() and any(path.iterdir()):
+            held = _kind(path)
+            if held is None:
+                raise InputError("is not empty and holds no asyncsim results; choose another folder", str(path))
+            if held != kind:
+                raise InputError(f"holds a {held}, which a {kind} would replace; choose another folder", str(path))
+        parent = path.absolute().parent
+        while not parent.exists():
+            parent = parent.parent
+        if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+            raise InputError(f"cannot be made: {parent} is not a writable folder", str(path))
+    except OSError as error:
+        raise InputError(f"cannot be made: {error.strerror}", str(path)) from None
+    except ValueError as error:
+        raise InputError(f"is no path: {error}", str(path)) from None
+
+
+def _kind(path: Path) -> str | None:
+    """What results a folder holds, or None."""
+    try:
+        return str(json.loads((path / MARK).read_text(encoding="utf-8"))["kind"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 @contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder to fill; when all went well it takes the given name, replacing former results there."""
-    check_folder(path)
+def new_folder(path: Path, kind: str) -> Iterator[Path]:
+    """A temporary folder to fill; when all went well it takes the given name, for former results of its kind."""
+    check_folder(path, kind)
+    path = Path(os.path.realpath(path))  # where a link leads, not in place of the link
     missing = [p for p in path.parents if not p.exists()]  # from the inside out
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,8 +78,13 @@ def new_folder(path: Path) -> Iterator[Path]:
         if path.is_dir():
             old = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
             os.replace(path, old / "old")
-            os.replace(temporary, path)
-            shutil.rmtree(old)
+            try:
+                os.replace(temporary, path)
+            except OSError:
+                os.replace(old / "old", path)
+                raise
+            finally:
+                shutil.rmtree(old, ignore_errors=True)
         else:
             os.replace(temporary, path)
     except OSError as error:

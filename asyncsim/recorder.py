@@ -9,7 +9,7 @@ import numpy as np
 
 from asyncsim.errors import InputError
 from asyncsim.trace import Trace
-from asyncsim.vocabulary import APPLY, CANCEL, MERGE, MIX, PUBLISH, READ, RESET, STEP
+from asyncsim.vocabulary import APPLY, CANCEL, MERGE, MIX, PUBLISH, READ, RESET, SOURCES, STEP
 from asyncsim.workload import Costs, Workload
 
 
@@ -27,11 +27,22 @@ class HandClock:
 
 
 class Recorder:
-    """A trace under way.
+    """A trace under way; ``kind`` is ``"server"`` or ``"peers"`` (``asyncsim.vocabulary`` explains the verbs).
 
-    By hand: set ``log.now`` (seconds) and call the verbs; ``log.trace()`` checks all and returns the Trace. In a
-    simulation ``clock`` is the SimPy environment. ``on_full`` is called once, at the row by which ``max_updates`` or
-    ``max_gradients`` is reached (gradients are looked at where an update closes).
+    By hand: set ``log.now`` (seconds) and call the verbs; ``log.trace()`` checks all and returns the Trace::
+
+        log = Recorder(2, "peers")
+        for i in range(2):
+            log.step(i, log.read(i))                      # a local gradient, at what was just read
+        messages = [log.publish(i) for i in range(2)]
+        mean = log.mix(messages, [0.5, 0.5])
+        log.now = 1.0
+        log.merge(0, mean)                                # takes the mean in place of its own model
+        log.merge(1, mean, keep=0.5, take=0.5)            # averages it with its own
+        trace = log.trace()
+
+    In a simulation ``clock`` is the SimPy environment. ``on_full`` is called once, at the row by which ``max_updates``
+    or ``max_gradients`` is reached (gradients are looked at where an update closes).
     """
 
     def __init__(
@@ -46,6 +57,10 @@ class Recorder:
         max_gradients: float = float("inf"),
         on_full: Callable[[], Any] = lambda: None,
     ):
+        if kind not in SOURCES:
+            raise InputError(f"expected 'server' or 'peers', got {kind!r}", "kind")
+        if not isinstance(num_workers, int) or num_workers < 1:
+            raise InputError(f"expected a whole number >= 1, got {num_workers!r}", "num_workers")
         self.num_workers, self.kind = num_workers, kind
         self.workload, self.costs = workload or Workload(), costs or Costs()
         self.clock: Any = clock or HandClock()
@@ -141,7 +156,7 @@ class Recorder:
 
     def trace(self, end: float | None = None) -> Trace:
         """The checked trace of all rows so far; the run ends at ``end`` seconds, by default now."""
-        time, verb, worker, source, keep, take, accepted, closes = np.array(self._rows, float).reshape(-1, 8).T.copy()
+        time, verb, worker, source, keep, take, accepted, closes = _columns(self._rows, 8, whole=(1, 2, 3))
         sizes = np.zeros(self._count + 1, np.int64)
         members: list[int] = []
         shares: list[float] = []
@@ -149,7 +164,9 @@ class Recorder:
             sizes[row + 1] = len(messages)
             members.extend(messages)
             shares.extend(weights)
-        span_time, span_worker, span_kind = np.array(self._spans, float).reshape(-1, 3).T.copy()
+        span_time, span_worker, span_kind = _columns(self._spans, 3, whole=(1, 2))
+        (member,) = _columns(members, 1, whole=(0,))
+        (share,) = _columns(shares, 1)
         return Trace(
             self.kind,
             self.num_workers,
@@ -163,11 +180,24 @@ class Recorder:
             accepted.astype(bool),
             closes.astype(bool),
             np.cumsum(sizes),
-            np.array(members, np.int32),
-            np.array(shares, float),
+            member.astype(np.int32),
+            share,
             span_time,
             span_worker.astype(np.int32),
             span_kind.astype(np.int8),
             self.workload,
             self.costs,
         )
+
+
+def _columns(flat: list[Any], width: int, whole: tuple[int, ...] = ()) -> list[np.ndarray]:
+    """A flat list of rows as columns of numbers, some of which must be whole."""
+    try:
+        columns = list(np.array(flat, float).reshape(-1, width).T.copy())
+    except (TypeError, ValueError) as error:
+        raise InputError(f"something written to the trace is no number: {error}") from None
+    for k in whole:
+        odd = columns[k][(columns[k] != np.floor(columns[k])) | (np.abs(columns[k]) >= 2**31)]
+        if len(odd):
+            raise InputError(f"workers, rows and kinds of span are whole numbers, not {odd[0]}")
+    return columns

@@ -6,13 +6,16 @@ import simpy
 from simpy.core import EmptySchedule
 
 from asyncsim.cluster import Cluster
-from asyncsim.errors import InputError
+from asyncsim.errors import InputError, expect
 from asyncsim.protocols import Protocol, Simulation
 from asyncsim.recorder import Recorder
 from asyncsim.records import Count, Positive, checked
+from asyncsim.streams import check_seed
 from asyncsim.trace import Trace
-from asyncsim.vocabulary import SPANS
+from asyncsim.vocabulary import ROUNDING, SPANS
 from asyncsim.workload import Costs, Workload
+
+MAX_GRADIENTS = 2e8
 
 
 @checked
@@ -48,11 +51,31 @@ def record(
 ) -> Trace:
     """Simulate when things happen, and return the trace.
 
+    Arguments:
+        cluster: the workers, how fast each is, and the network
+        protocol: who waits for whom, such as ``Asynchronous()``
+        workload: batch size, samples of an epoch, tensor sizes; ``problem.workload(batch_size)`` gives a problem's own
+        costs: size of the method's messages; ``ASGD.costs`` are a method's own
+        stop: when the run ends, such as ``Stop(epochs=10)``
+        seed: fixes all random draws
+
     Equal arguments give equal traces, whatever will be learned on them. Raises InputError if the protocol cannot run on
     the cluster, Deadlock if its workers end up waiting for each other.
+
+    Example::
+
+        cluster = Cluster((Workers(Gamma(mean=0.1, cv=0.5), count=8),), latency=0.002)
+        trace = record(cluster, Asynchronous(), stop=Stop(updates=1000))
     """
-    protocol.check(cluster.num_workers)
     workload, costs = workload or Workload(), costs or Costs()
+    expect(cluster, Cluster, "cluster")
+    expect(protocol, Protocol, "protocol")
+    expect(workload, Workload, "workload", "; of a problem it is problem.workload(batch_size)")
+    expect(costs, Costs, "costs")
+    expect(stop, Stop, "stop")
+    protocol.check(cluster.num_workers)
+    if stop.epochs is not None and workload.num_samples is None:
+        raise InputError("needs a workload with num_samples, such as problem.workload(batch_size)", "stop.epochs")
     env = simpy.Environment()
     end = env.event()
 
@@ -60,10 +83,18 @@ def record(
         if not end.triggered:
             end.succeed()
 
+    check_seed(seed)
     samples = min(
         stop.samples if stop.samples is not None else float("inf"),
-        stop.epochs * workload.num_samples if stop.epochs is not None else float("inf"),
+        stop.epochs * (workload.num_samples or 0) if stop.epochs is not None else float("inf"),
     )
+    # a hair less, as 0.07 epochs of 100 samples are 7.000000000000001 samples
+    max_gradients = samples / workload.batch_size * (1 - ROUNDING)
+    rate = sum(group.count / group.step_time.mean_seconds for group in cluster.workers)
+    updates, seconds = stop.updates or float("inf"), stop.seconds or float("inf")
+    at_most = min(max_gradients, updates * cluster.num_workers, seconds * rate)
+    if at_most > MAX_GRADIENTS:
+        raise InputError(f"about {at_most:.3g} gradients come before the end; {MAX_GRADIENTS:.0e} is the limit", "stop")
     log = Recorder(
         cluster.num_workers,
         protocol.kind,
@@ -71,7 +102,7 @@ def record(
         workload=workload,
         costs=costs,
         max_updates=stop.updates or float("inf"),
-        max_gradients=samples / workload.batch_size,
+        max_gradients=max_gradients,
         on_full=finish,
     )
     if stop.seconds is not None:
@@ -80,7 +111,7 @@ def record(
         assert limit.callbacks is not None
         limit.callbacks.append(finish)
         # after everything else at that instant
-        env.schedule(limit, 3 + cluster.num_workers, stop.seconds)  # type: ignore[arg-type]
+        env.schedule(limit, 3 + cluster.num_workers, stop.seconds * (1 + ROUNDING))  # type: ignore[arg-type]
     protocol.start(Simulation(env, log, cluster, seed))
     try:
         env.run(end)
@@ -89,4 +120,4 @@ def record(
             raise  # a protocol's own
         waiting = ", ".join(f"worker {i} in {SPANS[kind]}" for i, kind in sorted(log.doing().items())[:10])
         raise Deadlock(f"at {env.now} s nothing is left to happen; {waiting or 'no worker ever started'}") from None
-    return log.trace()
+    return log.trace(min(float(env.now), seconds))  # without the hair that was added to the limit

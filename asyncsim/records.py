@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from asyncsim.errors import InputError, nearest
+from asyncsim.errors import InputError, a, nearest
 
 Positive = Annotated[float, Meta(gt=0)]
 NonNegative = Annotated[float, Meta(ge=0)]
@@ -74,10 +74,29 @@ def summary_line(cls: type) -> str:
     return " ".join((cls.__doc__ or "").strip().split("\n\n")[0].split())
 
 
+def settings(cls: Any) -> list[str]:
+    """One line for each field: its name, what it expects, and its default."""
+    out = []
+    for f in dataclasses.fields(cls):
+        what = "required" if f.default is dataclasses.MISSING else f"default: {_default(f.default)}"
+        out.append(f"{f.name:<14} {_expected(_hints(cls)[f.name])} ({what})")
+    return out
+
+
+def _default(value: Any) -> str:
+    if value is None or value == ():
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if dataclasses.is_dataclass(value):
+        return str(getattr(value, "name", "as it is when left empty"))
+    return str(list(value) if isinstance(value, tuple) else value)
+
+
 def build(kind: type[T], table: Mapping[str, Any]) -> T:
     """Make a record from a plain table; ``kind`` is a record or a family (then ``table['name']`` picks the member)."""
     if not isinstance(table, Mapping):
-        raise InputError(f"expected a table, got {_show(table)}")
+        raise InputError(f"expected {_expected(kind)}, got {_show(table)}")
     table = dict(table)
     cls: Any = kind
     if _is_family(kind):
@@ -147,22 +166,20 @@ def _convert(value: Any, hint: Any) -> Any:
     arms = get_args(hint) if get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
     if value is None and type(None) in arms:
         return None
-    for kind in arms:
-        if isinstance(kind, type) and (dataclasses.is_dataclass(kind) or issubclass(kind, Family)):
-            if isinstance(value, kind):
-                return value
-            if isinstance(value, Mapping) or len([a for a in arms if a is not type(None)]) == 1:
-                return build(kind, value)
-    if get_origin(hint) is tuple and isinstance(value, list | tuple) and get_args(hint)[-1] is Ellipsis:
-        return tuple(_convert_item(v, get_args(hint)[0], k) for k, v in enumerate(value))
-    if isinstance(value, np.generic):
-        value = value.item()
-    if not isinstance(value, str | bool | int | float | list | tuple | Mapping):
-        return value  # an array, a tracer, a function: not for this check
+    (arm,) = (a for a in arms if a is not type(None))  # a field is one thing, or one thing or nothing
+    if isinstance(arm, type) and (dataclasses.is_dataclass(arm) or issubclass(arm, Family)):
+        return value if isinstance(value, arm) else build(arm, value)
+    if get_origin(arm) is tuple:
+        value = value.tolist() if isinstance(value, np.ndarray) else value
+        if not isinstance(value, list | tuple):
+            raise InputError(f"expected {_expected(arm)}, got {_show(value)}")
+        return tuple(_convert_item(v, get_args(arm)[0], k) for k, v in enumerate(value))
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):
+        value = value.item()  # a NumPy or JAX number
     try:
-        value = msgspec.convert(value, hint)
-    except msgspec.ValidationError:
-        raise InputError(f"expected {_expected(hint)}, got {_show(value)}") from None
+        value = msgspec.convert(value, arm)
+    except (msgspec.ValidationError, TypeError):
+        raise InputError(f"expected {_expected(arm)}, got {_show(value)}") from None
     if isinstance(value, float) and not math.isfinite(value):
         raise InputError(f"expected a finite number, got {value}")
     return value
@@ -188,18 +205,18 @@ def _expected(hint: Any) -> str:
     """The annotation of a field in words: 'a number > 0', 'one of: constant, gamma'."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        bounds = [
-            f"{sign} {getattr(args[1], key)}" for key, sign in _SIGNS.items() if getattr(args[1], key) is not None
-        ]
+        limits = ((sign, getattr(args[1], key)) for key, sign in _SIGNS.items())
+        bounds = [f"{sign} {x:g}" if isinstance(x, float) else f"{sign} {x}" for sign, x in limits if x is not None]
         return " ".join([_expected(args[0]), " and ".join(bounds)])
     if origin is typing.Literal:
         return "one of: " + ", ".join(repr(a) for a in args)
     if origin in (typing.Union, types.UnionType):
         return " or ".join(_expected(a) for a in args if a is not type(None))
     if origin is tuple:
-        return f"a list, each {_expected(args[0])}"
+        return f"a list, [...], of items that are each {_expected(args[0])}"
     if _is_family(hint):
-        return f"a table whose name is one of: {', '.join(hint.members)}"
+        return f"{a(hint.family)}: a table whose name is one of: {', '.join(hint.members)}"
     if dataclasses.is_dataclass(hint):
-        return f"a table with: {', '.join(f.name for f in dataclasses.fields(hint))}"
+        fields = ", ".join(f.name for f in dataclasses.fields(hint))
+        return f"{a(getattr(hint, '__name__', str(hint)))}: a table with: {fields}"
     return _WORDS.get(hint, getattr(hint, "__name__", str(hint)))

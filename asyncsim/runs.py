@@ -7,7 +7,6 @@ import html
 import io
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from asyncsim.errors import InputError
 from asyncsim.files import MARK, new_folder
+from asyncsim.reports import show
 from asyncsim.tables import Table
 from asyncsim.trace import Trace
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pandas
 
 FORMAT = 1
+EVAL_CLOCKS = ("time", "updates", "samples", "epochs")  # of the columns of evals, those that say when
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -76,8 +77,8 @@ class Run:
         return f"<table><caption>{html.escape(self.label)}</caption>{cells}</table>"
 
     def save(self, folder: str | Path) -> None:
-        """Write the run to a folder, in place of former results there; the same run makes the same bytes."""
-        with new_folder(Path(folder)) as temporary:
+        """Write the run to a folder, in place of a former run there; the same run makes the same bytes."""
+        with new_folder(Path(folder), "run") as temporary:
             self.write(temporary)
 
     def write(self, folder: Path) -> None:
@@ -88,42 +89,63 @@ class Run:
             (folder / f"{name}.csv").write_text(getattr(self, name).to_csv(), encoding="utf-8")
         (folder / "summary.json").write_text(to_json(self.summary), encoding="utf-8")
         self.trace.save(folder / "trace.npz")
-        buffer = io.BytesIO()
-        np.savez_compressed(buffer, **_flat(self.params))  # type: ignore[arg-type]
-        (folder / "params.npz").write_bytes(buffer.getvalue())
+        (folder / "params.npz").write_bytes(pack_tree(self.params))
         if self.scenario is not None:
             (folder / "scenario.toml").write_text(tomli_w.dumps(self.scenario), encoding="utf-8")
-        meta = {"format": FORMAT, "kind": "run", "label": self.label, "versions": versions()}
+        rows = {name: len(getattr(self, name)) for name in ("updates", "evals")}
+        meta = {"format": FORMAT, "kind": "run", "label": self.label, "rows": rows, "versions": versions()}
         (folder / MARK).write_text(to_json(meta), encoding="utf-8")
 
 
 def load(folder: str | Path) -> Run:
-    """Read a run that was saved. The parameters come back as nested dicts of arrays."""
+    """Read a run that was saved. The parameters come back as nested dicts and lists of arrays.
+
+    Raises InputError if the folder holds no run, or a damaged one.
+    """
     folder = Path(folder)
+    if folder.is_file():
+        hint = "; a trace is read by Trace.load" if folder.suffix == ".npz" else ""
+        raise InputError(f"is a file; a run is a folder{hint}", str(folder))
     try:
         meta = json.loads((folder / MARK).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"holds no asyncsim run: there is no {MARK}", str(folder)) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"cannot be read: {error}", str(folder / MARK)) from None
     if not isinstance(meta, dict) or meta.get("kind") != "run":
         below = sorted(p.parent.name for p in folder.glob(f"*/{MARK}"))
-        hint = f"; load one of: {', '.join(below)}" if below else ""
+        hint = f"; load one of: {', '.join(str(folder / b) for b in below)}" if below else ""
         raise InputError(f"is not a single run{hint}", str(folder))
     if meta.get("format") != FORMAT:
         raise InputError(f"has run format {meta.get('format')}; this version reads format {FORMAT}", str(folder))
     try:
-        tables = {k: Table.from_csv((folder / f"{k}.csv").read_text(encoding="utf-8")) for k in ("updates", "evals")}
-        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"), parse_constant=float)
-        with np.load(folder / "params.npz", allow_pickle=False) as stored:
-            params = _nested({k: stored[k] for k in stored.files})
-    except (OSError, ValueError, IndexError, KeyError, EOFError) as error:
+        return _read(folder, meta)
+    except FileNotFoundError as error:
+        name = Path(str(error.filename)).name
+        raise InputError(f"{name} is not there; running its scenario.toml makes it again", str(folder)) from None
+    except InputError as error:
         raise InputError(f"is damaged: {error}", str(folder)) from None
+    except Exception as error:  # damaged files fail in more ways than one can list
+        raise InputError(f"is damaged: {type(error).__name__}: {error}", str(folder)) from None
+
+
+def _read(folder: Path, meta: dict[str, Any]) -> Run:
+    tables = {k: Table.from_csv((folder / f"{k}.csv").read_text(encoding="utf-8")) for k in ("updates", "evals")}
+    for name, table in tables.items():
+        if len(table) != meta["rows"][name]:
+            raise InputError(f"has {len(table)} rows, not {meta['rows'][name]}", f"{name}.csv")
+        if any(table[column].dtype.kind == "U" for column in table.columns):
+            raise InputError("holds a text where a number should be", f"{name}.csv")
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    if not isinstance(summary, dict):
+        raise InputError("holds no table of figures", "summary.json")
     scenario = None
     if (folder / "scenario.toml").exists():
         scenario = tomllib.loads((folder / "scenario.toml").read_text(encoding="utf-8"))
-    trace = Trace.load(folder / "trace.npz")
-    return Run(meta["label"], trace, tables["updates"], tables["evals"], summary, params, scenario)
+    if not (folder / "trace.npz").exists():
+        raise FileNotFoundError(2, "no such file", str(folder / "trace.npz"))
+    trace, params = Trace.load(folder / "trace.npz"), unpack_tree(folder / "params.npz")
+    return Run(str(meta["label"]), trace, tables["updates"], tables["evals"], summary, params, scenario)
 
 
 def summarise(
@@ -136,27 +158,12 @@ def summarise(
         if name in updates:
             values = updates[name][accepted]
             out[name] = float(np.mean(values)) if len(values) else 0.0
-    for name in evals.columns[4:]:
-        out[name] = float(evals[name][-1])
+    for name in evals.columns:
+        if name not in EVAL_CLOCKS:
+            out[name] = float(evals[name][-1])
     if targeted:
         out["time_to_target"] = float("nan") if reached is None else reached
     return out
-
-
-UNITS = {"seconds": "s", "throughput": "samples/s", "time_to_target": "s", "bytes_sent": "bytes"}
-
-
-def show(name: str, value: Any) -> str:
-    """A figure of the summary in words, with its unit."""
-    if isinstance(value, float):
-        if name == "time_to_target" and np.isnan(value):
-            return "not reached"
-        if name.endswith("_share"):
-            return "" if np.isnan(value) else f"{100 * value:.1f} %"
-        text = f"{value:.5g}"
-    else:
-        text = str(value)
-    return f"{text} {UNITS[name]}" if name in UNITS else text
 
 
 def versions() -> dict[str, str]:
@@ -175,58 +182,38 @@ def to_json(value: Any) -> str:
     return json.dumps(value, indent=2) + "\n"
 
 
-def _flat(tree: Any) -> dict[str, np.ndarray]:
-    """Arrays by their path in the tree: {'layer0/weight': ...}."""
+def pack_tree(tree: Any) -> bytes:
+    """A tree of arrays as one .npz archive: the arrays by number, and their paths beside them."""
     import jax
 
-    return {
-        "/".join(jax.tree_util.keystr((step,), simple=True) for step in path) or "params": np.asarray(leaf)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-    }
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    paths = [[_step_name(step) for step in path] for path, _ in leaves]
+    buffer = io.BytesIO()
+    arrays = {f"array{k}": np.asarray(leaf) for k, (_, leaf) in enumerate(leaves)}
+    np.savez_compressed(buffer, paths=np.array(json.dumps(paths)), **arrays)  # type: ignore[arg-type]
+    return buffer.getvalue()
 
 
-def _nested(flat: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for name, array in flat.items():
-        *folders, last = name.split("/")
-        place = out
-        for folder in folders:
-            place = place.setdefault(folder, {})
-        place[last] = array
-    return out
+def unpack_tree(path: Path) -> Any:
+    """What ``pack_tree`` wrote: dicts and lists of arrays (tuples come back as lists, records as dicts)."""
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+        paths = json.loads(str(stored["paths"]))
+        return _grown([(steps, stored[f"array{k}"]) for k, steps in enumerate(paths)])
 
 
-FIGURES = {  # of a comparison, in this order: what the summary calls it, and what people do
-    "seconds": "simulated time",
-    "updates": "updates",
-    "throughput": "throughput",
-    "staleness_mean": "staleness, mean",
-    "staleness_max": "staleness, max",
-    "gap": "gap, mean",
-    "loss": "test loss",
-    "accuracy": "test accuracy",
-    "compute_share": "busy",
-    "wait_share": "waiting",
-    "time_to_target": "time to target",
-    "ended": "ended by",
-}
+def _step_name(step: Any) -> str | int:
+    """One step of a path: the number in a list, or the name in a dict or record."""
+    if hasattr(step, "idx"):
+        return int(step.idx)
+    return str(getattr(step, "key", getattr(step, "name", step)))
 
 
-def comparison(runs: Iterable[Run]) -> str:
-    """The main figures of some runs side by side, as text."""
-    return columns({run.label: run.summary for run in runs}, FIGURES)
-
-
-def columns(summaries: Mapping[str, Mapping[str, Any]], names: Mapping[str, str] | None = None) -> str:
-    """Some summaries side by side, as text: a line a figure."""
-    keys = list(dict.fromkeys(k for s in summaries.values() for k in s))
-    names = {k: k.replace("_", " ") for k in keys} if names is None else {k: names[k] for k in names if k in keys}
-    body = [[title, *(show(k, s[k]) if k in s else "" for s in summaries.values())] for k, title in names.items()]
-    lines = [["", *summaries], *body]
-    widths = [max(len(line[k]) for line in lines) for k in range(len(lines[0]))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(w) if k == 0 else cell.rjust(w) for k, (cell, w) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in lines
-    )
+def _grown(leaves: list[tuple[list[str | int], Any]]) -> Any:
+    if len(leaves) == 1 and not leaves[0][0]:
+        return leaves[0][1]
+    below: dict[str | int, list[tuple[list[str | int], Any]]] = {}
+    for steps, leaf in leaves:
+        below.setdefault(steps[0], []).append((steps[1:], leaf))
+    grown = {step: _grown(part) for step, part in below.items()}
+    is_list = bool(grown) and all(isinstance(step, int) for step in grown)
+    return [grown[k] for k in sorted(grown)] if is_list else grown

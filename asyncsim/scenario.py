@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -17,12 +20,15 @@ from asyncsim.errors import InputError
 from asyncsim.problems import Problem
 from asyncsim.protocols import Protocol
 from asyncsim.recording import Stop, record
-from asyncsim.records import Count, build, checked, table
+from asyncsim.records import build, checked, table
 from asyncsim.replaying import Every, Target, replay
 from asyncsim.runs import Run
 from asyncsim.schedules import Schedule
 from asyncsim.trace import Trace
+from asyncsim.workload import BatchSize
 
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,79}")  # it becomes the name of a folder
+BAD_NAME = "a name has at most 80 plain letters, digits, _ and -, a letter or digit first"
 MAX_BYTES = 1_000_000  # a scenario is a page of text: refuse what cannot be one before parsing it
 
 
@@ -32,6 +38,7 @@ class Scenario:
 
     ``protocol`` may be left out: then it is the one that the algorithm normally runs on. The other fields are the
     arguments of ``asyncsim.record`` and ``asyncsim.replay`` of the same names (``evaluate`` is ``every`` there).
+    ``name`` labels the run, and is the name of its folder: letters, digits, _ and -.
     """
 
     cluster: Cluster
@@ -41,15 +48,17 @@ class Scenario:
     protocol: Protocol | None = None
     name: str = "scenario"
     seed: Annotated[int, Meta(ge=0, lt=2**31)] = 0
-    batch_size: Count = 32
+    batch_size: BatchSize = 32
     schedule: Schedule = Schedule()
-    evaluate: Every = Every(epochs=1)
+    evaluate: Every | None = None
     target: Target | None = None
     measures: bool = True
     engine: Literal["scan", "rows"] = "scan"
     precision: Literal["float32", "float64"] = "float32"
 
     def validate(self) -> None:
+        if not NAME.fullmatch(self.name):
+            raise InputError(f"{BAD_NAME}, got {self.name!r}", "name")
         method = self.algorithm.name
         if self.protocol is None:
             normal = getattr(self.algorithm, "protocol", None)
@@ -80,6 +89,12 @@ class Scenario:
         return table(self)
 
 
+def digest(scenarios: Mapping[str, Scenario]) -> str:
+    """Eight characters that stand for some resolved scenarios: equal scenarios, equal digests."""
+    text = json.dumps({name: one.to_table() for name, one in scenarios.items()}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
 def run(scenario: Scenario, *, trace: Trace | None = None, progress: bool = False) -> Run:
     """Simulate a scenario: record its timing (unless a trace is given), then learn along it."""
     trace = scenario.record() if trace is None else trace
@@ -108,43 +123,59 @@ def load_scenarios(path: str | Path, overrides: Iterable[str] = ()) -> dict[str,
     """The scenarios of a TOML file by name: one for each table under ``[variants]``, or the file as it is.
 
     A variant's tables are laid over those of the file; a table that chooses another ``name`` replaces the former one
-    whole. ``overrides`` are texts ``key.key=value``, laid over the file before its variants are.
-    Raises InputError, with the file and the key, for whatever is wrong in it.
+    whole. ``overrides`` are texts ``key.key=value``: laid over every variant, or, if they begin with
+    ``variants.NAME.``, over that one. Raises InputError, with the file and the key, for whatever is wrong in it.
     """
     path = Path(path)
     try:
         tables = _read(path)
-        for text in overrides:
-            _override(tables, text)
+        # names first: another method starts from its own defaults, which other settings then change
+        settings = sorted(map(_parsed, overrides), key=lambda setting: not setting[0].endswith(".name"))
+        for key, value in settings:
+            if key.startswith("variants."):
+                _set(tables, key, value)
         variants = tables.pop("variants", {})
         if not isinstance(variants, Mapping):
             raise InputError(f"expected a table of tables, got {variants!r}", "variants")
-        name = tables.get("name", path.stem)
         found = {}
-        for key, changes in variants.items():
+        for name, changes in variants.items() or [(None, {})]:
+            where = "" if name is None else f"variants.{name}"
             if not isinstance(changes, Mapping):
-                raise InputError(f"expected a table, got {changes!r}", f"variants.{key}")
+                raise InputError(f"expected a table, got {changes!r}", where)
+            if name is not None and not NAME.fullmatch(name):
+                raise InputError(BAD_NAME, where)
+            laid = _laid_over({"name": path.stem, **tables}, {**changes, **({} if name is None else {"name": name})})
             try:
-                found[key] = build(Scenario, {**_laid_over(tables, changes), "name": key})
+                for key, value in settings:
+                    if not key.startswith("variants."):
+                        _set(laid, key, value)
+                scenario = build(Scenario, laid)
             except InputError as error:
                 inside = error.path.split(".")[0].split("[")[0]
-                raise (error.within(f"variants.{key}") if inside in changes else error) from None
-        return found or {name: build(Scenario, {**tables, "name": name})}
+                # what does not stand in the variant is named as it stands in the file, or should
+                there = inside in changes or (inside == "protocol" and inside not in tables)
+                raise (error.within(where) if there else error) from None
+            found[scenario.name] = scenario
+        return found
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
+        if path.exists() and not path.is_file():
+            raise InputError("is no file")
         if path.stat().st_size > MAX_BYTES:
             raise InputError(f"is larger than {MAX_BYTES} bytes; that is no scenario")
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except InputError:
+        raise
     except FileNotFoundError:
         near = sorted(p.name for p in path.parent.glob("*.toml")) if path.parent.is_dir() else []
         raise InputError("no such file" + (f"; in that folder: {', '.join(near[:10])}" if near else "")) from None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"is not valid TOML: {error}") from None
 
 
@@ -160,28 +191,31 @@ def _laid_over(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
     return out
 
 
-def _override(tables: dict[str, Any], text: str) -> None:
-    """Lay ``cluster.workers[0].count=4`` over the tables. The value is read as TOML, or else taken as a text."""
+def _parsed(text: str) -> tuple[str, Any]:
+    """``cluster.workers[0].count=4`` as key and value. The value is read as TOML, or else taken as a text."""
     key, equals, value = text.partition("=")
-    key = key.strip()
-    if not equals or not key:
+    if not equals or not key.strip():
         raise InputError(f"expected KEY=VALUE, such as algorithm.momentum=0.9, got {text!r}", "--set")
     try:
-        parsed = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        parsed = value.strip()
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except (ValueError, KeyError, RecursionError):
+        return key.strip(), value.strip()
+
+
+def _set(tables: dict[str, Any], key: str, value: Any) -> None:
+    """Set one value in nested tables and lists."""
     place: Any = tables
     *folders, last = key.replace("[", ".[").split(".")
     for folder in folders:
         place = _step(place, folder, key)
     if last.startswith("["):
         _step(place, last, key)
-        place[int(last[1:-1])] = parsed
+        place[int(last[1:-1])] = value
     elif isinstance(place, dict):
-        # a method of another name starts from its own defaults, not from the former one's settings
-        if last == "name" and place.get("name", parsed) != parsed and len(folders):
+        # another method starts from its own defaults, not from the former one's settings
+        if last == "name" and place.get("name", value) != value and folders:
             place.clear()
-        place[last] = parsed
+        place[last] = value
     else:
         raise InputError(f"there is no table to set {last!r} in", key)
 

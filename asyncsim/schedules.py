@@ -30,6 +30,8 @@ class Schedule:
     def validate(self) -> None:
         if self.decay == "step" and not self.milestones:
             raise InputError("a step decay needs milestones, in epochs", "milestones")
+        if list(self.milestones) != sorted(self.milestones):
+            raise InputError(f"come one after the other, got {list(self.milestones)}", "milestones")
         if self.decay == "cosine" and self.length is None:
             raise InputError("a cosine decay needs its length, in epochs", "length")
         if self.decay == "cosine" and self.length is not None and self.length <= self.warmup:

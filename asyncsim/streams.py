@@ -10,6 +10,8 @@ import enum
 
 import numpy as np
 
+from asyncsim.errors import InputError, expect
+
 
 class Purpose(enum.IntEnum):
     """What a stream is for. The numbers are part of every result: never reuse one."""
@@ -26,3 +28,10 @@ class Purpose(enum.IntEnum):
 def generator(seed: int, purpose: Purpose, *which: int) -> np.random.Generator:
     """The generator for one purpose and, as a rule, one worker."""
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(int(purpose), *which)))
+
+
+def check_seed(seed: int) -> None:
+    """Raise InputError unless the seed is a whole number that all generators take as it is."""
+    expect(seed, int, "seed")
+    if not 0 <= seed < 2**31:
+        raise InputError(f"expected a whole number from 0 to {2**31 - 1}, got {seed}", "seed")

@@ -19,12 +19,24 @@ import numpy as np
 from asyncsim.errors import InputError
 from asyncsim.records import build, table
 from asyncsim.tables import Table
-from asyncsim.vocabulary import APPLY, CANCEL, MERGE, PUBLISH, READ, RESET, SPANS, STEP, check, count_by_worker
+from asyncsim.vocabulary import (
+    APPLY,
+    CANCEL,
+    MERGE,
+    PUBLISH,
+    READ,
+    RESET,
+    ROW_ARRAYS,
+    SPANS,
+    STEP,
+    check,
+    count_by_worker,
+)
 from asyncsim.workload import Costs, Workload
 
-ROW_ARRAYS = ("time", "verb", "worker", "source", "keep", "take", "accepted", "closes")
 ARRAYS = (*ROW_ARRAYS, "mix_start", "member", "share", "span_time", "span_worker", "span_kind")
 FORMAT = 1
+MAX_WORKERS = 1_000_000
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -58,6 +70,8 @@ class Trace:
     costs: Costs
 
     def __post_init__(self) -> None:
+        for name in ARRAYS:
+            object.__setattr__(self, name, np.asarray(getattr(self, name)))
         check(self)
 
     def __len__(self) -> int:
@@ -79,11 +93,16 @@ class Trace:
 
         Every worker reads at time 0, and again right after its gradient was applied.
         """
-        order = np.asarray(workers, np.int32).reshape(-1)
-        n = num_workers or int(order.max(initial=0)) + 1
-        if not np.all((order >= 0) & (order < n)):
-            k = int(np.argmin((order >= 0) & (order < n)))
-            raise InputError(f"the workers are 0 to {n - 1}, not {order[k]}", f"workers[{k}]")
+        given = np.asarray(workers).reshape(-1)
+        if len(given) and given.dtype.kind not in "iu":
+            raise InputError(f"expected whole numbers, got {given[0]!r}", "workers")
+        order = given.astype(np.int32)
+        n = int(order.max(initial=0)) + 1 if num_workers is None else num_workers
+        good = (order >= 0) & (order < n)
+        if n > MAX_WORKERS:
+            raise InputError(f"a trace has at most {MAX_WORKERS} workers, not {n}", "workers")
+        if not good.all():
+            raise InputError(f"the workers are 0 to {n - 1}, not {order[~good][0]}", f"workers[{int(np.argmin(good))}]")
         # rows: everybody reads, then an apply and a read for each arrival
         worker = np.concatenate([np.arange(n), np.repeat(order, 2)]).astype(np.int32)
         verb = np.concatenate([np.full(n, READ), np.tile([APPLY, READ], len(order))]).astype(np.int8)
@@ -132,8 +151,27 @@ class Trace:
 
     @functools.cached_property
     def step(self) -> np.ndarray:
-        """(R,) the worker's own count of its gradients, cancelled ones included; with the seed it fixes the batch."""
-        return count_by_worker(self.worker, (self.verb == STEP) | (self.verb == APPLY) | (self.verb == CANCEL))
+        """(R,) the worker's own count of its gradients; with the seed it fixes the mini-batch.
+
+        Gradients count in the order in which they were started (read), cancelled ones included. For a row without one:
+        how many came before.
+        """
+        uses = (self.verb == STEP) | (self.verb == APPLY) | (self.verb == CANCEL)
+        out = count_by_worker(self.worker, uses)
+        rows = np.flatnonzero(uses)
+        started = rows[np.lexsort((rows, self.source[rows], self.worker[rows]))]
+        finished = rows[np.lexsort((rows, self.worker[rows]))]
+        out[started] = out[finished]
+        return out
+
+    @functools.cached_property
+    def draw(self) -> np.ndarray:
+        """(R,) with seed, worker and verb it fixes the row's random key: ``step``, or a count of the worker's own."""
+        out = self.step.copy()
+        for verb in (PUBLISH, MERGE):
+            mine = self.verb == verb
+            out[mine] = count_by_worker(self.worker, mine)[mine]
+        return out
 
     @functools.cached_property
     def version(self) -> np.ndarray:
@@ -160,13 +198,14 @@ class Trace:
     def clock(self) -> np.ndarray:
         """(R,) samples processed before each row, by which learning rates are scheduled.
 
-        With a server, all gradients of one update meet the same clock: that of the update's beginning.
+        With a server, all gradients of one update meet the same clock: that of the update's beginning. A peer goes by
+        its own steps, times the number of peers: peers in step with each other meet the same clock.
         """
-        before = np.cumsum(self.counted) - self.counted
-        if self.kind == "server":
-            done = np.concatenate([[0], np.where(self.closes, before + 1, 0)[:-1]]) if len(self) else before
-            before = np.maximum.accumulate(done)
-        return before * self.batch_size
+        if self.kind == "peers":
+            return count_by_worker(self.worker, self.verb == STEP) * self.num_workers * self.batch_size
+        counted = np.cumsum(self.counted)
+        begun = np.concatenate([[0], np.where(self.closes, counted, 0)])[: len(self)]
+        return np.maximum.accumulate(begun) * self.batch_size
 
     @functools.cached_property
     def updates(self) -> np.ndarray:
@@ -204,11 +243,13 @@ class Trace:
     def summary(self) -> dict[str, Any]:
         """Throughput, staleness and how the workers' time was spent, from the timing alone.
 
-        Seconds are simulated. ``throughput`` is in samples per second; the shares are of all workers' time.
+        Seconds are simulated. ``throughput`` is in samples per second; the shares, known where spans
+        were recorded, are of all workers' time.
         """
         rows = self.gradients
         used = rows[self.counted[rows]]
-        staleness = self.staleness[used]
+        # with a server: of what arrived there, not of local steps
+        staleness = self.staleness[used[self.verb[used] == APPLY] if self.kind == "server" else used]
         samples = int(self.samples[-1]) if len(self) else 0
         out: dict[str, Any] = {
             "seconds": self.end,
@@ -218,24 +259,28 @@ class Trace:
             "cancelled": int(np.sum(self.verb == CANCEL)),
             "samples": samples,
             "throughput": samples / self.end if self.end else 0.0,
-            "staleness_mean": float(staleness.mean()) if len(used) else 0.0,
-            "staleness_max": int(staleness.max()) if len(used) else 0,
+            "staleness_mean": float(staleness.mean()) if len(staleness) else 0.0,
+            "staleness_max": int(staleness.max()) if len(staleness) else 0,
         }
-        spans, total = self.spans, self.num_workers * self.end
-        for kind in SPANS:
-            mine = spans["kind"] == kind
-            seconds = float(np.sum(spans["end"][mine] - spans["start"][mine]))
-            out[f"{kind}_share"] = seconds / total if total and len(self.span_time) else float("nan")
-        model = self.workload.model_bytes
-        sent = np.sum((self.verb == APPLY) | (self.verb == PUBLISH)) * self.costs.upload * model
-        received = np.sum((self.verb == READ) & (self.version > 0)) * self.costs.download * model
-        out["bytes_sent"] = int(sent + received) if self.kind == "server" else int(sent)
+        if len(self.span_time) and self.end:
+            spans, total = self.spans, self.num_workers * self.end
+            for kind in SPANS:
+                mine = spans["kind"] == kind
+                out[f"{kind}_share"] = float(np.sum(spans["end"][mine] - spans["start"][mine])) / total
+        if self.kind == "server":
+            # a reply is each read but a worker's first, of the parameters that all start with
+            reads = self.worker[self.verb == READ]
+            sent = np.sum(self.verb == APPLY) * self.costs.upload
+            received = (len(reads) - len(np.unique(reads))) * self.costs.download
+            out["bytes_sent"] = int((sent + received) * self.workload.model_bytes)
         return out
 
     # ---------------------------------------------------------------- parts, saving, loading
 
     def head(self, rows: int, end: float | None = None) -> Trace:
         """The first rows only; the run then ends at the last of them (or at ``end`` seconds), and so do its spans."""
+        if not 0 <= rows <= len(self):
+            raise InputError(f"the trace has {len(self)} rows, not {rows}", "rows")
         if end is None:
             end = float(self.time[rows - 1]) if rows else 0.0
         cut = int(self.mix_start[rows])
@@ -261,14 +306,16 @@ class Trace:
         """Read what ``save`` wrote."""
         path = Path(path)
         try:
-            with np.load(path, allow_pickle=False) as stored:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
                 meta = json.loads(str(stored["meta"]))
+                if meta["format"] != FORMAT:
+                    raise InputError(f"has trace format {meta['format']}; this version reads format {FORMAT}")
                 arrays = {k: stored[k] for k in ARRAYS}
+            workload, costs = build(Workload, meta["workload"]), build(Costs, meta["costs"])
+            return cls(meta["kind"], meta["num_workers"], meta["end"], workload=workload, costs=costs, **arrays)
         except FileNotFoundError:
             raise InputError("no such file", str(path)) from None
-        except (OSError, ValueError, KeyError, EOFError) as error:
-            raise InputError(f"is not a trace ({error})", str(path)) from None
-        if meta["format"] != FORMAT:
-            raise InputError(f"has trace format {meta['format']}; this version reads format {FORMAT}", str(path))
-        workload, costs = build(Workload, meta["workload"]), build(Costs, meta["costs"])
-        return cls(meta["kind"], meta["num_workers"], meta["end"], workload=workload, costs=costs, **arrays)
+        except InputError as error:
+            raise InputError(str(error), str(path)) from None
+        except Exception as error:  # a damaged archive fails in more ways than one can list
+            raise InputError(f"is not a trace ({type(error).__name__}: {error})", str(path)) from None

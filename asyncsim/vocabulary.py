@@ -22,6 +22,7 @@ RESET      worker starts afresh from ``source`` (a read)       worker starts afr
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,14 @@ VERBS = ("read", "step", "apply", "publish", "mix", "merge", "cancel", "reset")
 COMPUTE, SEND, RECEIVE, WAIT = range(4)
 SPANS = ("compute", "send", "receive", "wait")
 
+# the columns of a trace that have one entry a row
+ROW_ARRAYS = ("time", "verb", "worker", "source", "keep", "take", "accepted", "closes")
+KINDS = {  # of NumPy's types
+    **dict.fromkeys(("time", "keep", "take", "share", "span_time"), "f"),
+    **dict.fromkeys(("verb", "worker", "source", "mix_start", "member", "span_worker", "span_kind"), "iu"),
+    **dict.fromkeys(("accepted", "closes"), "b"),
+}
+ROUNDING = 1e-12  # of sums of seconds: three steps of 0.2 s end at 0.6000000000000001
 SERVER_VERBS = (READ, STEP, APPLY, CANCEL, RESET)
 PEER_VERBS = (READ, STEP, PUBLISH, MIX, MERGE, CANCEL, RESET)
 SOURCES = {  # what a row may name as its source
@@ -57,7 +66,7 @@ def count_by_worker(worker: np.ndarray, what: np.ndarray) -> np.ndarray:
 def check(trace: Any) -> None:
     """Refuse a trace that means nothing: the first bad row, and why. Vectorised, as traces are long."""
     t, rows = trace, np.arange(len(trace))
-    if t.kind not in SOURCES:
+    if not isinstance(t.kind, str) or t.kind not in SOURCES:
         raise InputError(f"a trace is of kind 'server' or 'peers', not {t.kind!r}", "kind")
 
     def refuse(bad: np.ndarray, why: str) -> None:
@@ -68,6 +77,17 @@ def check(trace: Any) -> None:
                 f"{why} (worker {t.worker[r]}, source {t.source[r]}, time {t.time[r]})", f"row {r}, {verb}"
             )
 
+    if not isinstance(t.num_workers, int | np.integer) or t.num_workers < 1:
+        raise InputError(f"expected a whole number >= 1, got {t.num_workers!r}", "num_workers")
+    for name, kinds in KINDS.items():
+        if getattr(t, name).dtype.kind not in kinds:
+            raise InputError(f"holds {getattr(t, name).dtype}", name)
+    for name in (*ROW_ARRAYS, "member", "share", "span_time", "span_worker", "span_kind"):
+        like = "time" if name in ROW_ARRAYS else "share" if name in ("member", "share") else "span_time"
+        if getattr(t, name).shape != getattr(t, like).shape or getattr(t, name).ndim != 1:
+            raise InputError(f"has shape {getattr(t, name).shape}, {like} has {getattr(t, like).shape}", name)
+    if len(t.mix_start) != len(t) + 1 or np.any(np.diff(t.mix_start) < 0) or t.mix_start[-1] != len(t.member):
+        raise InputError("does not point into the list of members, one range a row", "mix_start")
     verbs = SERVER_VERBS if t.kind == "server" else PEER_VERBS
     refuse(~np.isin(t.verb, verbs), f"not a verb of a trace of kind {t.kind}")
     is_mix = t.verb == MIX
@@ -94,10 +114,22 @@ def check(trace: Any) -> None:
     refuse(bad, "mixes rows that are not earlier rows")
     bad[owner[t.verb[t.member] != PUBLISH]] = True
     refuse(bad, "mixes rows that are not messages")
+    cancelled = np.full(len(t), len(t))  # by read: the row that cancels its gradient
+    cancels = np.flatnonzero(t.verb == CANCEL)
+    np.minimum.at(cancelled, t.source[cancels], cancels)
+    uses = np.isin(t.verb, (STEP, APPLY, CANCEL))
+    refuse(uses & (cancelled[np.where(uses, t.source, 0)] < rows), "its gradient was cancelled before")
     if t.kind == "peers":
-        refuse(_overlapping(t), "its read was already used, or is older than a later read of the worker")
-    if len(t) and t.end < t.time[-1]:
-        raise InputError(f"the run ends at {t.end} s, before its last row at {t.time[-1]} s", "end")
+        refuse(_overlapping(t), "its read is older than a later read of the worker: a peer has one point at a time")
+    good = (t.span_worker >= 0) & (t.span_worker < t.num_workers) & (t.span_kind >= 0) & (t.span_kind < len(SPANS))
+    good &= np.isfinite(t.span_time) & (t.span_time >= 0)
+    if not good.all():
+        k = int(np.argmin(good))
+        what = f"worker {t.span_worker[k]}, kind {t.span_kind[k]}, time {t.span_time[k]}"
+        raise InputError(f"no such worker, kind of span or time: {what}", f"span {k}")
+    if not math.isfinite(t.end) or (len(t) and t.end < t.time[-1] * (1 - ROUNDING)):
+        last = t.time[-1] if len(t) else 0.0
+        raise InputError(f"the run ends at {t.end} s, its last row is at {last} s", "end")
 
 
 def _overlapping(t: Any) -> np.ndarray:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from msgspec import Meta
+
 from asyncsim.records import Count, NonNegative, checked
+
+BatchSize = Annotated[int, Meta(ge=1, le=10_000_000)]
 
 
 @checked
 class Workload:
     """The learning problem as the timing sees it.
 
-    ``batch_size``: samples of one gradient. ``num_samples``: samples of one epoch. ``tensor_bytes``: bytes of each
-    parameter tensor, in order of the forward pass. ``flops_per_sample``: floating-point operations of one sample,
-    forward and backward (0: unknown).
+    ``batch_size``: samples of one gradient. ``num_samples``: samples of one epoch, where known. ``tensor_bytes``: bytes
+    of each parameter tensor.
     """
 
-    batch_size: Count = 32
-    num_samples: Count = 1
+    batch_size: BatchSize = 32
+    num_samples: Count | None = None
     tensor_bytes: tuple[Count, ...] = ()
-    flops_per_sample: NonNegative = 0.0
 
     @property
     def model_bytes(self) -> int:
@@ -26,12 +30,10 @@ class Workload:
 
 @checked
 class Costs:
-    """What a method sends and touches, in models: 1 is one message as large as all parameters.
+    """What a method sends, in models: 1 is one message as large as all parameters.
 
-    ``upload``: one message from a worker; ``download``: one message to a worker; ``buffers``: parameter-sized buffers
-    that the server reads or writes in one update.
+    ``upload``: one message from a worker; ``download``: one message to a worker.
     """
 
     upload: NonNegative = 1.0
     download: NonNegative = 1.0
-    buffers: NonNegative = 1.0

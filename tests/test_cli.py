@@ -1,6 +1,7 @@
 """The command line and what it says to mistakes: one line, exit status 2, nothing half-written."""
 
 import os
+import re
 import tomllib
 
 import numpy as np
@@ -56,7 +57,8 @@ def test_run_writes_a_folder(small, capsys):
     out = capsys.readouterr().out
     assert "async" in out
     assert "sync" in out
-    folder = small / "runs" / "small"
+    (folder,) = (small / "runs").iterdir()
+    assert re.fullmatch(r"small-[0-9a-f]{8}", folder.name)
     names = {p.name for p in folder.iterdir()}
     assert names == {"async", "sync", "figure.png", "table.txt", "asyncsim.json"}
     run = load(folder / "sync")
@@ -72,12 +74,12 @@ def test_run_writes_a_folder(small, capsys):
 
 def test_overrides(small, capsys):
     settings = [
+        "variants.sync.algorithm.momentum=0.3",
         "cluster.workers[0].count=5",
-        "algorithm.momentum=0.9",
+        "variants.async.algorithm.momentum=0.9",
         "variants.sync.algorithm.learning_rate=0.3",
         "problem.eigenvalues=[2.0]",
         "stop={samples=640}",
-        "name=other",
         "schedule.decay=cosine",
         "schedule.length=3",
     ]
@@ -85,20 +87,25 @@ def test_overrides(small, capsys):
     a, s = scenarios["async"], scenarios["sync"]
     assert a.cluster.num_workers == s.cluster.num_workers == 6
     assert (a.algorithm.momentum, a.algorithm.learning_rate) == (0.9, 0.05)
-    assert (s.algorithm.momentum, s.algorithm.learning_rate) == (None, 0.3)
+    assert (s.algorithm.momentum, s.algorithm.learning_rate) == (0.3, 0.3)
     assert a.problem.eigenvalues == (2.0,)
     assert (a.stop.samples, a.stop.updates) == (640, None)
     assert a.schedule.length == 3.0
     # another method starts from its own defaults
     assert load_scenarios("small.toml", ["algorithm.name=ssgd"])["async"].algorithm.learning_rate == 0.1
+    # laid over every run, whatever tables of its own it has, and names before what belongs to them
+    both = load_scenarios("small.toml", ["algorithm.momentum=0.25", "seed=9"])
+    assert [(x.algorithm.momentum, x.seed) for x in both.values()] == [(0.25, 9)] * 2
+    both = load_scenarios("small.toml", ["algorithm.learning_rate=0.3", "algorithm.name=ssgd"])
+    assert [(x.algorithm.name, x.algorithm.learning_rate) for x in both.values()] == [("ssgd", 0.3)] * 2
     main(["trace", "small.toml", "--set", "cluster.latency=0.5", "--set", "seed=4"])
-    assert "staleness mean" in capsys.readouterr().out
+    assert "staleness, mean" in capsys.readouterr().out
 
 
 def test_trace_alone(small, capsys):
     main(["trace", "small.toml", "--out", "traces"])
     out = capsys.readouterr().out
-    for title in ("throughput", "staleness mean", "compute share"):
+    for title in ("throughput", "staleness, mean", "busy", "sending"):
         assert title in out
     trace = Trace.load(small / "traces" / "async.npz")
     assert trace.updates[-1] == 30
@@ -122,8 +129,20 @@ def test_list(capsys):
         "blobs",
     ):
         assert f"  {name} " in out
+    assert len(out.splitlines()) == 5 + 5 + 3 + 4 + 2 + 2  # a line each
     main(["list", "protocols"])
     assert "asgd" not in capsys.readouterr().out
+    main(["list", "gamma"])
+    out = capsys.readouterr().out
+    assert "cv             a number >= 1e-09 and <= 1e+09 (required)" in out
+    assert "Ali et al." in out
+    main(["list", "scenario"])
+    out = capsys.readouterr().out
+    for key in ("[stop]", "[evaluate]", "[target]", "[schedule]", "milestones", "measures", "precision"):
+        assert key in out
+    assert "nothing is called 'gama'" in fails(capsys, "list", "gama")
+    main(["--version"])
+    assert capsys.readouterr().out.startswith("asyncsim 0.")
 
 
 def test_a_plugin_brings_methods(small, capsys):
@@ -157,7 +176,7 @@ MISTAKES = {
     "a missing table": (
         "[stop]\nupdates = 30",
         "",
-        "bad.toml: stop: is missing; expected a table with: updates, samples",
+        "bad.toml: stop: is missing; expected a Stop: a table with: updates, samples",
     ),
     "an unknown name": (
         '"asgd"',
@@ -181,16 +200,33 @@ MISTAKES = {
         "learning_rate = nan",
         "learning_rate: expected a number > 0, got nan",
     ),
-    "an infinite number": ("mean = 2.0", "mean = inf", "cluster.workers[1].step_time.mean: expected a finite number"),
+    "an infinite number": (
+        "mean = 2.0",
+        "mean = inf",
+        "cluster.workers[1].step_time.mean: expected a number > 0 and <= 1e+12, got inf",
+    ),
     "a huge whole number": ("seed = 1", f"seed = {10**30}", "seed: expected a whole number >= 0 and < 2147483648"),
     "a worker without a time model": (
         'count = 1\nstep_time = { name = "exponential", mean = 2.0 }',
         "count = 1",
-        "bad.toml: cluster.workers[1].step_time: is missing; expected a table whose name is one of: constant, gamma",
+        "bad.toml: cluster.workers[1].step_time: is missing; expected a step-time model: a table whose name is one of: "
+        "constant, gamma",
     ),
-    "no workers": ("count = 2", "count = 0", "cluster.workers[0].count: expected a whole number >= 1, got 0"),
-    "a negative time": ("seconds = 1.0", "seconds = -1.0", "step_time.seconds: expected a number > 0, got -1.0"),
-    "a negative latency": ("latency = 0.01", "latency = -0.01", "cluster.latency: expected a number >= 0, got -0.01"),
+    "no workers": (
+        "count = 2",
+        "count = 0",
+        "cluster.workers[0].count: expected a whole number >= 1 and <= 100000, got 0",
+    ),
+    "a negative time": (
+        "seconds = 1.0",
+        "seconds = -1.0",
+        "step_time.seconds: expected a number > 0 and <= 1e+12, got -1.0",
+    ),
+    "a negative latency": (
+        "latency = 0.01",
+        "latency = -0.01",
+        "cluster.latency: expected a number >= 0 and <= 1e+12, got -0.01",
+    ),
     "a mistake in a variant": (
         "learning_rate = 0.2",
         "learning_rate = -0.2",
@@ -202,14 +238,47 @@ MISTAKES = {
         "variants.async: expected a table, got 3",
     ),
     "nothing to stop at": ("updates = 30", "", "stop: give at least one of: updates, samples, epochs, seconds"),
-    "a method between peers": ('"asgd"', '"averaging"', "protocol: is missing, and averaging names none"),
+    "a method between peers": (
+        '"asgd"',
+        '"averaging"',
+        "bad.toml: variants.async.protocol: is missing, and averaging names none",
+    ),
     "a protocol that does not fit": (
         "[algorithm]",
         '[protocol]\nname = "serial"\n[algorithm]',
-        "protocol: the serial protocol runs on 1 worker, not 3",
+        "bad.toml: protocol: the serial protocol runs on 1 worker, not 3",
     ),
     "a table in place of a number": ("seed = 1", "seed = { a = 1 }", "seed: expected a whole number"),
-    "a number in place of a table": ("seed = 1", "seed = 1\ntarget = 3", "bad.toml: target: expected a table, got 3"),
+    "a number in place of a table": (
+        "seed = 1",
+        "seed = 1\ntarget = 3",
+        "bad.toml: target: expected a Target: a table with: value, metric, stop, got 3",
+    ),
+    "a date": ("latency = 0.01", "latency = 1979-05-27", "latency: expected a number >= 0"),
+    "a date for a flag": ("seed = 1", "seed = 1\nmeasures = 1979-05-27", "measures: expected true or false"),
+    "true for a number": ("seed = 1", "seed = true", "seed: expected a whole number"),
+    "a name that leads elsewhere": (
+        "[variants.async]",
+        '[variants."../x"]',
+        "variants.../x: a name has at most 80 plain",
+    ),
+    "a name of many lines": ("[variants.async]", '[variants."a\\nb"]', "a name has at most 80 plain"),
+    "a number without end": ("seed = 1", f"seed = {'9' * 5000}", "is not valid TOML: Exceeds the limit"),
+    "milestones in disorder": (
+        "[stop]",
+        '[schedule]\ndecay = "step"\nmilestones = [3, 2]\n[stop]',
+        "schedule.milestones: come one after the other, got [3.0, 2.0]",
+    ),
+    "too many evaluations": (
+        "[stop]",
+        "[evaluate]\nseconds = 1e-12\n[stop]",
+        "bad.toml: evaluate.seconds: makes 1",
+    ),
+    "no end in sight": (
+        "updates = 30",
+        "seconds = 1e12",
+        "bad.toml: stop: about 2.5e+12 gradients come before the end",
+    ),
     "not TOML": ("[stop]", "[stop", "bad.toml: is not valid TOML: "),
 }
 
@@ -227,7 +296,7 @@ def test_mistakes_in_a_scenario(small, capsys, case):
     [
         (["run", "smal.toml"], "smal.toml: no such file; in that folder: small.toml"),
         (["run", "nowhere/x.toml"], "nowhere/x.toml: no such file"),
-        (["run", "."], ".: cannot be read: Is a directory"),
+        (["run", "."], ".: is no file"),
         (["run", "small.toml", "--set", "seed"], "--set: expected KEY=VALUE"),
         (["run", "small.toml", "--set", "cluster.workers[7].count=1"], "there is no item [7]; the list has 2"),
         (["run", "small.toml", "--set", "seed.x=1"], "seed.x: there is no table"),
@@ -279,7 +348,8 @@ def test_the_quick_start(scenarios_folder, tmp_path, monkeypatch, capsys):
     """The README's main job, on fewer epochs: the numbers of both runs make sense."""
     monkeypatch.chdir(tmp_path)
     main(["run", str(scenarios_folder / "quickstart.toml"), "--set", "stop.epochs=20"])
-    both = [load(tmp_path / "runs" / "quickstart" / name) for name in ("async", "sync")]
+    (folder,) = (tmp_path / "runs").iterdir()
+    both = [load(folder / name) for name in ("async", "sync")]
     a, s = (run.summary for run in both)
     assert a["samples"] == pytest.approx(s["samples"], abs=8 * 32)
     assert a["staleness_mean"] == pytest.approx(7, abs=0.1)
@@ -288,7 +358,7 @@ def test_the_quick_start(scenarios_folder, tmp_path, monkeypatch, capsys):
     assert a["compute_share"] > 0.9 > s["compute_share"]
     assert min(a["accuracy"], s["accuracy"]) > 0.9
     assert a["gap"] > 0 == s["gap"]
-    table = (tmp_path / "runs" / "quickstart" / "table.txt").read_text()
+    table = (folder / "table.txt").read_text()
     assert table.strip() in capsys.readouterr().out
     assert np.all(np.diff(both[0].updates["time"]) >= 0)
 

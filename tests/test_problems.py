@@ -153,9 +153,9 @@ def test_custom_problems_of_one_loss_compile_once():
 
 
 def test_wrong_data_is_refused():
-    with pytest.raises(InputError, match=r"different numbers of samples: \[3, 4\]"):
+    with pytest.raises(InputError, match=r"train: .*different numbers of samples: \[3, 4\]"):
         CustomProblem(linear_loss, {}, {"x": np.zeros((3, 1)), "y": np.zeros(4)})
-    with pytest.raises(InputError, match="train: the training set has no samples"):
+    with pytest.raises(InputError, match="train: has no samples"):
         CustomProblem(linear_loss, {}, {"x": np.zeros((0, 1))})
     with pytest.raises(InputError, match="eigenvalues: needs at least one"):
         Quadratic(eigenvalues=())

@@ -61,7 +61,7 @@ def test_no_pool_is_copied_in_the_loop(make_cluster, case, measures):
         "peers": lambda: (small_trace("peers", num_workers=8, gradients=100), Averaging(0.1, 0.9)),
     }[case]()
     walk = Walk(trace, method, PROBLEM, 0, Schedule(), Every(epochs=1), None, measures, "scan")
-    engine = walk.begin(sorted({cut for cut, _ in walk.cuts}))
+    engine = walk.engine(walk.setting)
     shapes = {f"f32[{','.join(map(str, x.shape))}]" for x in jax.tree.leaves(engine.pools)}
     assert any(shape.endswith(",37,29]") for shape in shapes)
     text = engine.compiled_text()
@@ -123,9 +123,6 @@ def test_only_overtaken_points_are_stored():
     assert 0 < apart.sum() < len(trace.gradients)
     plan = plan_peers(trace, np.ones(len(trace)), [0, len(trace)])
     assert plan.rows["reads"].sum() == len(set(trace.source[apart].tolist()))
-    assert (
-        plan.rows["steps"] | plan.rows["merges"] | plan.rows["publishes"] | plan.rows["reads"] | plan.rows["resets"]
-    ).sum() > 0
 
 
 def test_packed_rows_are_few():

@@ -175,7 +175,7 @@ def test_wide_mixes_are_summed_in_pieces(members):
     sent = [log.publish(i) for i in range(8)]
     for i in range(8):
         log.merge(i, log.mix([sent[i], sent[(i + 1) % 8]], [0.5, 0.5]))
-    wide = log.mix(sent[:members], np.arange(1, members + 1) / 10)
+    wide = log.mix(sent[:members], np.arange(1, members + 1) / (members * (members + 1) / 2))
     log.merge(0, wide, keep=0.5, take=0.5)
     log.merge(1, wide)
     log.step(0, log.read(0))

@@ -10,7 +10,8 @@ import asyncsim
 from asyncsim import plots
 from asyncsim.errors import InputError
 from asyncsim.files import check_folder, new_folder
-from asyncsim.runs import comparison, load
+from asyncsim.reports import comparison
+from asyncsim.runs import load
 from asyncsim.tables import Table
 
 SCENARIO = {
@@ -27,6 +28,10 @@ SCENARIO = {
 @pytest.fixture(scope="module")
 def run():
     return asyncsim.run(asyncsim.Scenario(**SCENARIO))
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
 def files(folder):
@@ -134,8 +139,8 @@ def test_a_folder_of_ours_is_replaced_and_no_other(run, tmp_path):
     with pytest.raises(InputError, match="is a file"):
         run.save(tmp_path / "file")
     with pytest.raises(InputError, match="not a writable folder"):
-        check_folder(tmp_path / "file" / "below")
-    with pytest.raises(InputError, match="cannot be written: No space"), new_folder(tmp_path / "new"):
+        check_folder(tmp_path / "file" / "below", "run")
+    with pytest.raises(InputError, match="cannot be written: No space"), new_folder(tmp_path / "new", "run"):
         raise OSError(28, "No space left on device")
     assert not (tmp_path / "new").exists()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "foreign", "ours"]
@@ -146,7 +151,7 @@ def test_an_interrupted_save_leaves_nothing_half_written(run, tmp_path):
     before = files(tmp_path / "run")
 
     def interrupted():
-        with new_folder(tmp_path / "run") as temporary:
+        with new_folder(tmp_path / "run", "run") as temporary:
             (temporary / "half").write_text("")
             raise KeyboardInterrupt
 
@@ -163,10 +168,15 @@ def test_an_interrupted_save_leaves_nothing_half_written(run, tmp_path):
         (lambda f: (f / "asyncsim.json").write_text("{"), "cannot be read"),
         (lambda f: (f / "asyncsim.json").write_text('{"kind": "run", "format": 99}'), "has run format 99"),
         (lambda f: (f / "asyncsim.json").write_text('{"kind": "comparison"}'), "is not a single run"),
-        (lambda f: (f / "updates.csv").unlink(), "is damaged"),
+        (lambda f: (f / "updates.csv").unlink(), "updates.csv is not there; running its scenario.toml"),
         (lambda f: (f / "updates.csv").write_text(""), "is damaged"),
         (lambda f: (f / "summary.json").write_text("["), "is damaged"),
         (lambda f: (f / "trace.npz").write_bytes(b"PK"), "is not a trace"),
+        (lambda f: cut(f / "trace.npz"), "is not a trace"),
+        (lambda f: cut(f / "evals.csv"), "is damaged"),
+        (lambda f: cut(f / "params.npz"), "is damaged"),
+        (lambda f: (f / "summary.json").write_text("[]"), "summary.json: holds no table"),
+        (lambda f: (f / "scenario.toml").write_bytes(bytes([255])), "is damaged"),
         (lambda f: (f / "params.npz").write_bytes(b""), "is damaged"),
     ],
 )
@@ -197,8 +207,10 @@ def test_figures_show_what_the_tables_say(run):
     assert line.get_xdata().tolist() == run.evals["time"].tolist()
     assert line.get_ydata().tolist() == run.evals["loss"].tolist()
     plots.staleness_histogram([run, run], axes[1])
-    heights = [bar.get_height() for bar in axes[1].patches]
-    assert sum(heights) == pytest.approx(2)
+    shares = axes[1].patches[0].get_data().values
+    counts = np.bincount(run.updates["staleness"])
+    assert shares.tolist() == (counts / counts.sum()).tolist()
+    assert f"mean {run.summary['staleness_mean']:.2f}" in axes[1].get_legend_handles_labels()[1][0]
     assert len(plots.overview([run]).axes) == 2
 
 

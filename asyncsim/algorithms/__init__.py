@@ -9,7 +9,7 @@ from asyncsim.algorithms.base import (
     algorithm,
     static,
 )
-from asyncsim.algorithms.parts import Descent, each, zeros_like
+from asyncsim.algorithms.parts import Descent, zeros_like
 from asyncsim.algorithms.push_sum import SGP
 from asyncsim.algorithms.sgd import ASGD, SGD, SSGD
 
@@ -25,7 +25,6 @@ __all__ = [
     "PeerAlgorithm",
     "ServerAlgorithm",
     "algorithm",
-    "each",
     "static",
     "zeros_like",
 ]

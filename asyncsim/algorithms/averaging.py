@@ -7,9 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from asyncsim.algorithms.base import Context, PeerAlgorithm, State, algorithm
 from asyncsim.algorithms.parts import Descent
+from asyncsim.errors import InputError
 from asyncsim.records import register
+from asyncsim.trace import Trace
+from asyncsim.vocabulary import MERGE
 
 
 @register("averaging")
@@ -23,6 +28,19 @@ class Averaging(Descent, PeerAlgorithm):
     The momentum never travels. Peer: 2 buffers, without momentum 1. The rule of local SGD (Stich, ICLR 2019), D-PSGD
     and AD-PSGD (Lian et al., NeurIPS 2017, ICML 2018) and WAGMA-SGD (Li et al., TPDS 2020).
     """
+
+    def check(self, trace: Trace) -> None:
+        merges = np.flatnonzero(trace.verb == MERGE)
+        shares = np.concatenate([[0.0], np.cumsum(trace.share)])
+        total = (shares[trace.mix_start[1:]] - shares[trace.mix_start[:-1]])[trace.source[merges]]
+        weight = trace.keep[merges] + trace.take[merges] * total
+        bad = merges[np.abs(weight - 1) > 1e-6]
+        if len(bad):
+            raise InputError(
+                f"weighs own and received models by {weight[merges == bad[0]][0]:.6g} in all; an average needs 1 "
+                "(a method for mass under way is SGP)",
+                f"row {bad[0]}, merge",
+            )
 
     def init(self, params: Any) -> State:
         return self.buffers(params)

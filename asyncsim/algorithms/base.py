@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from asyncsim.records import Family, Positive, checked
+from asyncsim.trace import Trace
 from asyncsim.workload import Costs
 
 Params = Any  # a pytree of arrays
@@ -77,6 +78,10 @@ class Algorithm(Family):
     costs: ClassVar[Costs] = Costs()
     learning_rate: Positive  # every algorithm has one
 
+    def check(self, trace: Trace) -> None:
+        """Raise InputError if the method means nothing on this trace. Called before a replay."""
+        return
+
 
 class ServerAlgorithm(Algorithm):
     """A method with a parameter server.
@@ -102,8 +107,9 @@ class ServerAlgorithm(Algorithm):
         """What each worker keeps to itself, at the start and after a reset."""
         return ()
 
-    def view(self, state: State) -> Params:
-        """What a reader of this version is sent; the same for every worker."""
+    def view(self, state: State, context: Context) -> Params:
+        """What a reader of this version is sent, the same for every worker; ``context`` is of the update that made it
+        (at the start: worker and step 0)."""
         return self.final(state)
 
     def point(self, own: Any, sent: Params) -> Params:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -11,15 +10,6 @@ import jax.numpy as jnp
 from asyncsim.algorithms.base import algorithm, static
 from asyncsim.errors import InputError
 from asyncsim.records import Fraction, NonNegative, Positive
-
-
-def each(rule: Callable[..., tuple[jax.Array, ...]], *trees: Any) -> tuple[Any, ...]:
-    """Apply a rule written for single arrays, returning a tuple, leaf by leaf; a tuple of trees comes back."""
-    leaves: list[jax.Array]
-    shape: Any
-    leaves, shape = jax.tree.flatten(trees[0])
-    out = [rule(*arrays) for arrays in zip(leaves, *(shape.flatten_up_to(t) for t in trees[1:]), strict=True)]
-    return tuple(shape.unflatten(column) for column in zip(*out, strict=True))
 
 
 def zeros_like(tree: Any) -> Any:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from asyncsim.algorithms.averaging import Averaging
 from asyncsim.algorithms.base import Context, Message, State, algorithm
 from asyncsim.records import register
+from asyncsim.trace import Trace
 
 
 @register("sgp")
@@ -24,6 +25,9 @@ class SGP(Averaging):
     Weight decay acts at z. Mass (x, w) is conserved between all states and the messages under way. Peer: 2 buffers and
     a scalar, without momentum 1.
     """
+
+    def check(self, trace: Trace) -> None:
+        return  # any weights: mass is counted along
 
     def init(self, params: Any) -> State:
         return {**super().init(params), "weight": jnp.ones(())}

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated
+
+from msgspec import Meta
 
 from asyncsim.cluster.step_times import StepTime
 from asyncsim.errors import InputError
-from asyncsim.records import Count, NonNegative, checked
+from asyncsim.records import checked
 from asyncsim.streams import Purpose, generator
 
 
@@ -15,7 +18,7 @@ class Workers:
     """``count`` workers with the same step-time distribution (each draws its own times from it)."""
 
     step_time: StepTime
-    count: Count = 1
+    count: Annotated[int, Meta(ge=1, le=100_000)] = 1
 
 
 @checked
@@ -26,7 +29,7 @@ class Cluster:
     """
 
     workers: tuple[Workers, ...]
-    latency: NonNegative = 0.0
+    latency: Annotated[float, Meta(ge=0, le=1e12)] = 0.0
 
     def validate(self) -> None:
         if not self.workers:

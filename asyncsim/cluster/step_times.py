@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
+from typing import Annotated
 
 import numpy as np
+from msgspec import Meta
 
-from asyncsim.records import Family, NonNegative, Positive, checked, register
+from asyncsim.records import Family, checked, register
 
+Seconds = Annotated[float, Meta(gt=0, le=1e12)]
 BLOCK = 256  # draws made at once: a NumPy call per draw would cost more than the simulation of the step
 
 
@@ -37,7 +40,7 @@ class StepTime(Family):
 class Constant(StepTime):
     """Every step takes the same time."""
 
-    seconds: Positive
+    seconds: Seconds
 
     def draw(self, rng: np.random.Generator, size: int) -> np.ndarray:
         return np.full(size, self.seconds)
@@ -56,8 +59,8 @@ class Gamma(StepTime):
     the SMEGA² and DANA papers.
     """
 
-    mean: Positive
-    cv: Positive
+    mean: Seconds
+    cv: Annotated[float, Meta(ge=1e-9, le=1e9)]
 
     def draw(self, rng: np.random.Generator, size: int) -> np.ndarray:
         # a tiny shape underflows to 0 now and then; a step always takes some time
@@ -73,7 +76,7 @@ class Gamma(StepTime):
 class Exponential(StepTime):
     """Memoryless times: staleness is geometric and asynchrony acts like momentum (Mitliagkas et al. 2016)."""
 
-    mean: Positive
+    mean: Seconds
 
     def draw(self, rng: np.random.Generator, size: int) -> np.ndarray:
         return np.maximum(rng.exponential(self.mean, size), np.finfo(float).tiny)
@@ -88,8 +91,8 @@ class Exponential(StepTime):
 class ShiftedExponential(StepTime):
     """A fixed part and an exponential tail: ``shift`` + Exponential(mean ``scale``), in seconds (Dutta et al. 2018)."""
 
-    shift: NonNegative
-    scale: Positive
+    shift: Annotated[float, Meta(ge=0, le=1e12)]
+    scale: Seconds
 
     def draw(self, rng: np.random.Generator, size: int) -> np.ndarray:
         return np.maximum(self.shift + rng.exponential(self.scale, size), np.finfo(float).tiny)

@@ -66,6 +66,8 @@ class Problem(Family):
 
 def num_samples(tree: Any) -> int:
     """The common length of axis 0 of all arrays (0 without arrays)."""
+    if any(np.ndim(x) == 0 for x in jax.tree.leaves(tree)):
+        raise InputError("every array of a data set has samples along its axis 0; here is a single number")
     lengths = {len(x) for x in jax.tree.leaves(tree)}
     if len(lengths) > 1:
         raise InputError(f"the arrays of a data set have different numbers of samples: {sorted(lengths)}")
@@ -81,6 +83,8 @@ class _CustomRule(NamedTuple):
 
     def metrics(self, params: Any, extra: Any, batch: Any) -> dict[str, jax.Array]:
         found = {} if self.user_metrics is None else self.user_metrics(params, batch)
+        if not isinstance(found, dict) or "loss" in found:
+            raise InputError(f"gives a dict of other figures than the loss, not {found!r}", "metrics")
         return {"loss": self.user_loss(params, batch), **found}
 
 
@@ -105,9 +109,13 @@ class CustomProblem(Problem):
     ):
         self._rule, self._params = _CustomRule(loss, metrics), params
         self._data = Data(jax.tree.map(np.asarray, train), jax.tree.map(np.asarray, train if test is None else test))
-        if num_samples(self._data.train) == 0:
-            raise InputError("the training set has no samples", "train")
-        num_samples(self._data.test)
+        for name, samples in self._data._asdict().items():
+            try:
+                empty = num_samples(samples) == 0
+            except InputError as error:
+                raise error.within(name) from None
+            if empty:
+                raise InputError("has no samples", name)
 
     def init(self, key: jax.Array) -> tuple[Any, Any]:
         return self._params, ()

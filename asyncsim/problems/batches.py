@@ -8,7 +8,7 @@ import numpy as np
 
 from asyncsim.streams import Purpose, generator
 
-BLOCK = 256  # mini-batches drawn at once
+BLOCK = 8192  # samples drawn at once, in whole mini-batches
 
 
 class Batches:
@@ -16,11 +16,12 @@ class Batches:
 
     def __init__(self, seed: int, num_samples: int, batch_size: int):
         self.num_samples, self.batch_size = num_samples, batch_size
+        self._steps = max(1, BLOCK // batch_size)
 
         @functools.lru_cache(maxsize=4096)
         def block(worker: int, number: int) -> np.ndarray:
             rng = generator(seed, Purpose.DATA, worker, number)
-            return rng.integers(num_samples, size=(BLOCK, batch_size), dtype=np.int32)
+            return rng.integers(num_samples, size=(self._steps, batch_size), dtype=np.int32)
 
         self._block = block
 
@@ -28,7 +29,7 @@ class Batches:
         """(n, batch_size) indices of samples, for n gradients. Without a data set: (n, 0)."""
         out = np.zeros((len(workers), self.batch_size if self.num_samples else 0), np.int32)
         if self.num_samples:
-            number, place = np.divmod(steps, BLOCK)
+            number, place = np.divmod(steps, self._steps)
             for which in np.unique(np.stack([workers, number], 1), axis=0):
                 mine = (workers == which[0]) & (number == which[1])
                 out[mine] = self._block(*which.tolist())[place[mine]]

@@ -10,6 +10,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Meta
 
+from asyncsim.errors import InputError
 from asyncsim.problems.base import Data
 from asyncsim.records import Count, Family, Positive, checked, register
 from asyncsim.streams import Purpose, generator
@@ -90,7 +91,12 @@ class Blobs(DataSet):
     train: Count = 10_000
     test: Count = 2_000
     separation: Positive = 1.0
-    seed: Annotated[int, Meta(ge=0)] = 0
+    seed: Annotated[int, Meta(ge=0, lt=2**31)] = 0
+
+    def validate(self) -> None:
+        numbers = self.features * (self.train + self.test + self.classes)
+        if numbers > 10**9:
+            raise InputError(f"{numbers:.3g} numbers are too many to generate; 1e9 is the limit", "features")
 
     def load(self) -> Data:
         return _blobs(self)

@@ -13,10 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from asyncsim.problems.batches import Batches
 from asyncsim.replaying import rules
-from asyncsim.replaying.rules import Learning
-from asyncsim.replaying.server_plan import plan_server
+from asyncsim.replaying.rules import Learning, Setting
 from asyncsim.trace import Trace
 from asyncsim.vocabulary import APPLY, CANCEL, MERGE, MIX, PUBLISH, READ, RESET, STEP
 
@@ -24,27 +22,15 @@ from asyncsim.vocabulary import APPLY, CANCEL, MERGE, MIX, PUBLISH, READ, RESET,
 class _ByRow:
     """What both kinds share: the walk through the rows, and what is held until its last use."""
 
-    def __init__(
-        self,
-        trace: Trace,
-        learning: Learning,
-        rule: Any,
-        start: tuple[Any, Any],
-        batches: Batches,
-        factor: np.ndarray,
-        cuts: list[int],
-        measures: bool,
-    ):
-        self._trace, self._learning, self._rule, self._at = trace, learning, rule, 0
-        self._batches, self._measures = batches, measures
-        self._factor = factor.astype(jnp.zeros(()).dtype)
+    def __init__(self, setting: Setting):
+        self.setting, self._at = setting, 0
+        self._factor = setting.factor.astype(jnp.zeros(()).dtype)
         self._held: dict[int, Any] = {}
-        self._last_use = _last_uses(trace)
-        params, extra = start
-        self._extra = [extra] * trace.num_workers
-        self._begin(params)
+        self._last_use = _last_uses(setting.trace)
+        self._extra = [setting.extra] * setting.trace.num_workers
+        self._begin()
 
-    def _begin(self, params: Any) -> None:
+    def _begin(self) -> None:
         raise NotImplementedError
 
     def _do(self, r: int, verb: int, i: int, row: dict[str, Any]) -> dict[str, Any] | None:
@@ -52,11 +38,12 @@ class _ByRow:
 
     def advance(self, row: int) -> dict[str, np.ndarray]:
         """Do all up to this row of the trace; what was measured on each gradient, in order."""
-        trace, given = self._trace, []
-        batch = self._batches.indices(np.maximum(trace.worker[self._at : row], 0), trace.step[self._at : row])
+        trace, given, batches = self.setting.trace, [], self.setting.batches
+        batch = batches.indices(np.maximum(trace.worker[self._at : row], 0), trace.step[self._at : row])
         for k, r in enumerate(range(self._at, row)):
-            columns = {"worker": trace.worker[r], "step": trace.step[r].astype(np.int32), "batch": batch[k]}
-            columns |= {"staleness": trace.staleness[r].astype(np.int32), "factor": self._factor[r]}
+            columns = {"worker": trace.worker[r], "batch": batch[k], "factor": self._factor[r]}
+            columns |= {name: getattr(trace, name)[r].astype(np.int32) for name in ("step", "draw")}
+            columns["staleness"] = np.int32(max(trace.staleness[r], 0))
             measured = self._do(r, int(trace.verb[r]), int(trace.worker[r]), columns)
             if measured is not None:
                 given.append(measured)
@@ -82,40 +69,42 @@ def _last_uses(trace: Trace) -> np.ndarray:
 class ByRowServer(_ByRow):
     """Replays a server method row by row."""
 
-    def _begin(self, params: Any) -> None:
-        algorithm: Any = self._learning.algorithm
-        n = self._trace.num_workers
+    def _begin(self) -> None:
+        learning, params, n = self.setting.learning, self.setting.params, self.setting.trace.num_workers
+        algorithm = learning.algorithm
         self._state = algorithm.init(params, n)
         self._own = [algorithm.start(params)] * n
         self._kept = [algorithm.keep(params)] * n
-        self._view: Any = algorithm.view(self._state)
-        self._total: Any = ()
-        self._plan = plan_server(self._trace, self._factor)
-        self._planned = {int(r): k for k, r in enumerate(self._plan.trace_row)}
+        self._view = rules.view(learning, self._state, self.setting.first_row())
+        self._total: Any = None  # the update under way
+        self._sizes = _update_sizes(self.setting.trace)
 
     def _do(self, r: int, verb: int, i: int, row: dict[str, Any]) -> dict[str, Any] | None:
+        trace, learning = self.setting.trace, self.setting.learning
         if verb == READ:
-            if self._view is None:
-                self._view = server_view(self._learning.algorithm, self._state)
             self._held[r] = self._view
         elif verb == RESET:
-            algorithm: Any = self._learning.algorithm
-            self._own[i] = rules.same_types(self._own[i], algorithm.start(self._held[int(self._trace.source[r])]))
+            fresh = learning.algorithm.start(self._held[int(trace.source[r])])
+            self._own[i] = rules.same_types(self._own[i], fresh, rules.named(learning.algorithm, "start"))
         elif verb in (STEP, APPLY):
-            k = self._planned[r]
-            row["count"] = self._plan.rows["count"][k]
-            row["weight"] = self._plan.rows["weight"][k].astype(self._factor.dtype)
-            flags = {name: bool(self._plan.rows[name][k]) for name in ("sends", "arrives", "begins", "closes")}
-            if not self._plan.grouped:
-                row.pop("weight")
+            row["count"] = np.int32(self._sizes[r])
+            if trace.take[r] != 1:
+                row["weight"] = np.asarray(trace.take[r], self._factor.dtype)
             slices = (self._state, self._total, self._own[i], self._kept[i], self._extra[i])
-            sent = self._held[int(self._trace.source[r])]
-            *slices, measured = server_row(
-                self._learning, slices, sent, row, rule=self._rule, measures=self._measures, **flags
+            *slices, view, measured = server_row(
+                learning,
+                slices,
+                self._held[int(trace.source[r])],
+                row,
+                rule=self.setting.rule,
+                measures=self.setting.measures,
+                sends=verb == APPLY,
+                arrives=verb == APPLY and bool(trace.accepted[r]),
+                closes=bool(trace.closes[r]),
             )
             self._state, self._total, self._own[i], self._kept[i], self._extra[i] = slices
-            if flags["closes"]:
-                self._view = None
+            if trace.closes[r]:
+                self._view = view
             return measured
         else:
             assert verb == CANCEL
@@ -124,15 +113,21 @@ class ByRowServer(_ByRow):
     def model(self) -> tuple[Any, Any, dict[str, Any]]:
         """Parameters, extra, and what else is measured at an evaluation."""
         extras = jax.tree.map(lambda *x: jnp.stack(x), *self._extra)
-        return self._learning.algorithm.final(self._state), rules.mean_extra(extras), {}  # type: ignore[attr-defined]
+        return self.setting.learning.algorithm.final(self._state), rules.mean_extra(extras), {}
 
 
-@jax.jit
-def server_view(algorithm: Any, state: Any) -> Any:
-    return algorithm.view(state)
+def _update_sizes(trace: Trace) -> list[int]:
+    """(R,) how many gradients are in the update that is under way at each row."""
+    out, under_way, first = [0] * len(trace), 0, 0
+    for r in range(len(trace)):
+        under_way += bool(trace.verb[r] == APPLY and trace.accepted[r])
+        if trace.closes[r] or r == len(trace) - 1:
+            out[first : r + 1] = [under_way] * (r + 1 - first)
+            under_way, first = 0, r + 1
+    return out
 
 
-@functools.partial(jax.jit, static_argnames=("rule", "measures", "sends", "arrives", "begins", "closes"))
+@functools.partial(jax.jit, static_argnames=("rule", "measures", "sends", "arrives", "closes"))
 def server_row(
     learning: Learning,
     slices: Any,
@@ -143,53 +138,53 @@ def server_row(
     measures: bool,
     sends: bool,
     arrives: bool,
-    begins: bool,
     closes: bool,
 ) -> Any:
-    """One gradient, and as far as it goes: into the worker, to the server, into an update."""
-    algorithm: Any = learning.algorithm
+    """One gradient, and as far as it goes: into the worker, to the server, into an update, to a new view."""
+    algorithm = learning.algorithm
     state, total, own, kept, extra = slices
     point = algorithm.point(own, sent)
     loss, g, extra = rules.gradient(rule, learning, point, extra, row)
     stays, left, message = rules.send(learning, own, g, row, sent)
-    before = algorithm.final(state)
+    before, view = algorithm.final(state), None
     if arrives:
         kept, message = rules.receive(learning, state, kept, message, row, sent)
         if "weight" in row:
             message = jax.tree.map(lambda m: row["weight"] * m, message)
-            total = message if begins else jax.tree.map(jnp.add, total, message)
-        if closes:
-            state = rules.update(learning, state, total if "weight" in row else message, row, sent)
+        total = message if total is None else jax.tree.map(jnp.add, total, message)
+    if closes:
+        state, total = rules.update(learning, state, total, row, sent), None
+        view = rules.view(learning, state, row)
     measured = {"loss": loss, **rules.measure(measures, before, point, g, algorithm.final(state))}
-    return state, total, rules.same_types(own, left if sends else stays), kept, extra, measured
+    return state, total, left if sends else stays, kept, extra, view, measured
 
 
 class ByRowPeers(_ByRow):
     """Replays a method between peers row by row."""
 
-    def _begin(self, params: Any) -> None:
-        algorithm: Any = self._learning.algorithm
-        self._states = [algorithm.init(params)] * self._trace.num_workers
-        self._newest = [-1] * self._trace.num_workers
+    def _begin(self) -> None:
+        trace = self.setting.trace
+        self._states = [self.setting.learning.algorithm.init(self.setting.params)] * trace.num_workers
+        self._newest = [-1] * trace.num_workers
 
     def _do(self, r: int, verb: int, i: int, row: dict[str, Any]) -> dict[str, Any] | None:
-        trace, source = self._trace, int(self._trace.source[r])
+        trace, learning, source = self.setting.trace, self.setting.learning, int(self.setting.trace.source[r])
         batch = row.pop("batch")
         row["keep"], row["take"] = (np.asarray(x[r], self._factor.dtype) for x in (trace.keep, trace.take))
         if verb == READ:
-            self._held[r] = peer_point(self._learning, self._states[i])
+            self._held[r] = peer_point(learning, self._states[i])
         elif verb == STEP:
             self._states[i], self._extra[i], measured = peer_step(
-                self._learning,
+                learning,
                 (self._states[i], self._extra[i]),
                 self._held[source],
                 {**row, "batch": batch},
-                rule=self._rule,
-                measures=self._measures,
+                rule=self.setting.rule,
+                measures=self.setting.measures,
             )
             return measured
         elif verb == PUBLISH:
-            self._states[i], self._held[r] = peer_publish(self._learning, self._states[i], row)
+            self._states[i], self._held[r] = peer_publish(learning, self._states[i], row)
             self._newest[i] = r
         elif verb == MIX:
             members = slice(trace.mix_start[r], trace.mix_start[r + 1])
@@ -198,16 +193,16 @@ class ByRowPeers(_ByRow):
         elif verb == MERGE:
             mixed = trace.member[trace.mix_start[source] : trace.mix_start[source + 1]]
             row["included"] = np.asarray(self._newest[i] in mixed)
-            self._states[i] = peer_merge(self._learning, self._states[i], self._held[source], row)
+            self._states[i] = peer_merge(learning, self._states[i], self._held[source], row)
         elif verb == RESET:
-            self._states[i] = peer_restart(self._learning, self._states[i], self._held[source])
+            self._states[i] = peer_restart(learning, self._states[i], self._held[source])
         else:
             assert verb == CANCEL
         return None
 
     def model(self) -> tuple[Any, Any, dict[str, Any]]:
         """Parameters, extra, and the distance of the peers from their mean."""
-        algorithm: Any = self._learning.algorithm
+        algorithm = self.setting.learning.algorithm
         states, extras = (jax.tree.map(lambda *x: jnp.stack(x), *each) for each in (self._states, self._extra))
         return algorithm.final(states), rules.mean_extra(extras), {"spread": rules.spread(algorithm, states)}
 
@@ -221,15 +216,14 @@ def peer_point(learning: Any, state: Any) -> Any:
 def peer_step(learning: Any, slices: Any, point: Any, row: Any, *, rule: Any, measures: bool) -> Any:
     state, extra = slices
     loss, g, extra = rules.gradient(rule, learning, point, extra, row)
-    new = rules.same_types(state, learning.algorithm.local(state, g, rules.context(learning, row)))
+    new = rules.step(learning, state, g, row)
     here, there = learning.algorithm.point(state), learning.algorithm.point(new)
     return new, extra, {"loss": loss, **rules.measure(measures, here, point, g, there)}
 
 
 @jax.jit
 def peer_publish(learning: Any, state: Any, row: Any) -> Any:
-    left, message = learning.algorithm.outgoing(state, rules.context(learning, row, keep=row["keep"]))
-    return rules.same_types(state, left), message
+    return rules.publish(learning, state, row, row["keep"])
 
 
 @jax.jit
@@ -239,10 +233,9 @@ def peer_mix(messages: Any, weights: Any) -> Any:
 
 @jax.jit
 def peer_merge(learning: Any, state: Any, mix: Any, row: Any) -> Any:
-    at = rules.context(learning, row, keep=row["keep"], take=row["take"], included=row["included"])
-    return rules.same_types(state, learning.algorithm.merge(state, mix, at))
+    return rules.merge(learning, state, mix, row, **{k: row[k] for k in ("keep", "take", "included")})
 
 
 @jax.jit
 def peer_restart(learning: Any, state: Any, mix: Any) -> Any:
-    return rules.same_types(state, learning.algorithm.restart(mix))
+    return rules.restart(learning, state, mix)

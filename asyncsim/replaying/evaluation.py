@@ -14,8 +14,9 @@ from asyncsim.errors import InputError, nearest
 from asyncsim.problems.base import num_samples
 from asyncsim.records import Count, Positive, checked
 from asyncsim.trace import Trace
-from asyncsim.vocabulary import READ
+from asyncsim.vocabulary import READ, ROUNDING
 
+MAX_EVALUATIONS = 100_000
 SLICE = 2000  # test samples looked at at once
 
 
@@ -35,10 +36,14 @@ class Every:
 
     def cuts(self, trace: Trace, num_samples: int) -> list[tuple[int, float]]:
         """The evaluations of a trace: (rows that are done, time in seconds). Every row before a cut is done."""
+        hair = 1 + ROUNDING
         if self.seconds is not None:
-            times = self.seconds * np.arange(1, np.floor(trace.end / self.seconds) + 1)
-            times = times[times <= trace.end]
-            inner = list(zip(np.searchsorted(trace.time, times, side="right").tolist(), times.tolist(), strict=True))
+            number = trace.end / self.seconds * hair
+            if number > MAX_EVALUATIONS:
+                raise InputError(f"makes {number:.3g} evaluations; {MAX_EVALUATIONS} is the limit", "evaluate.seconds")
+            times = self.seconds * np.arange(1, np.floor(number) + 1)
+            rows = np.searchsorted(trace.time, times * hair, side="right")
+            inner = list(zip(rows.tolist(), np.minimum(times, trace.end).tolist(), strict=True))
         else:
             if self.updates is not None:
                 clock, unit = trace.updates, float(self.updates)
@@ -46,13 +51,13 @@ class Every:
                 clock = trace.samples
                 unit = float(self.samples) if self.samples is not None else float(self.epochs or 0) * num_samples
             # the row by which each multiple of the unit is reached; one may reach several
-            reached = np.floor(clock / unit)
+            reached = np.floor(clock / max(unit, 1.0) * hair)
             rows = np.flatnonzero(np.diff(reached, prepend=0.0) > 0)
             inner = [(int(r) + 1, float(trace.time[r])) for r in rows]
         end = (len(trace), float(trace.end))
         # an evaluation after which nothing happens any more (but reads) is that of the end
         last = int(np.flatnonzero(trace.verb != READ)[-1]) + 1 if np.any(trace.verb != READ) else 0
-        inner = [cut for cut in inner if cut[0] < last or cut[1] < trace.end]
+        inner = [cut for cut in inner if cut[0] < last or cut[1] < trace.end * (1 - ROUNDING)]
         return list(dict.fromkeys([(0, 0.0), *inner, end]))
 
 

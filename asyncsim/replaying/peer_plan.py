@@ -47,6 +47,7 @@ class PackedRow:
     at: int = -1  # its place in the sequence
 
 
+MAX_WIDTH = 8  # members of a mix summed in one row: each is one more read in the program
 STAGES = {MERGE: 1, RESET: 1, READ: 2, STEP: 3, PUBLISH: 4}
 
 
@@ -139,8 +140,8 @@ def plan_peers(trace: Trace, factor: np.ndarray, cuts: list[int]) -> PeerPlan:
     ``factor``: (R,) on the learning rate.
     """
     sizes = np.diff(trace.mix_start)[trace.verb == MIX]
-    # the commonest size of a mix: wider ones are summed in several rows
-    width = int(np.bincount(sizes)[1:].argmax() + 1) if len(sizes) else 1
+    # the commonest size of a mix, within reason: wider ones are summed in several rows
+    width = min(int(np.bincount(sizes)[1:].argmax() + 1), MAX_WIDTH) if len(sizes) else 1
     apart = kept_apart(trace)
     rows, done = pack(trace, width, cuts, apart)
     message_made, message_used, mix_made, mix_used = (
@@ -178,13 +179,10 @@ def plan_peers(trace: Trace, factor: np.ndarray, cuts: list[int]) -> PeerPlan:
     def of(values: np.ndarray, at: np.ndarray, otherwise: float, kind: Any) -> np.ndarray:
         return np.where(at >= 0, values[at] if len(values) else 0, otherwise).astype(kind)
 
-    included = column(
-        lambda row: (
-            row.merge >= 0
-            and bool(np.isin(newest[row.merge], trace.member[trace.mix_start[row.mix] : trace.mix_start[row.mix + 1]]))
-        ),
-        bool,
-    )
+    def included(row: PackedRow) -> bool:
+        members = trace.member[trace.mix_start[row.mix] : trace.mix_start[row.mix + 1]]
+        return row.merge >= 0 and bool(np.any(members == newest[row.merge]))
+
     columns = {
         "worker": column(lambda row: row.worker),
         "parts": parts,
@@ -196,7 +194,7 @@ def plan_peers(trace: Trace, factor: np.ndarray, cuts: list[int]) -> PeerPlan:
         "resets": (merge >= 0) & ~is_merge,
         "keep": of(trace.keep, merge, 1, float),
         "take": of(trace.take, merge, 0, float),
-        "included": included,
+        "included": column(included, bool),
         "reads": column(lambda row: row.read >= 0, bool),
         "steps": step >= 0,
         "apart": of(apart, step, 0, bool),
@@ -207,6 +205,7 @@ def plan_peers(trace: Trace, factor: np.ndarray, cuts: list[int]) -> PeerPlan:
     }
     for name, at in (("", step), ("merge_", merge), ("publish_", publish)):
         columns[f"{name}step"] = of(trace.step, at, 0, np.int32)
+        columns[f"{name}draw"] = of(trace.draw, at, 0, np.int32)
         columns[f"{name}factor"] = of(factor, at, 1, float)
     resets = bool(columns["resets"].any())
     slots = roomy(message_count + 1), roomy(mix_count + 1)

@@ -18,6 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from asyncsim.replaying.rules import Setting
+
 CHUNK = 1024  # rows handed to the compiled loop at once
 PROGRAMS: list[str] = []  # one entry for each tracing of a program: tests count them
 
@@ -61,17 +63,55 @@ def loop(body: Callable[..., Any], carry: Any, rows: dict[str, jax.Array], count
     return lax.fori_loop(0, count, one, (carry, out))
 
 
-def run_chunks(program: Callable[..., Any], carry: Any, rows: dict[str, Any], start: int, stop: int) -> Any:
-    """Rows ``start`` to ``stop`` through a program, a chunk at a time; the last one is padded."""
-    given = []
-    for first in range(start, stop, CHUNK):
-        count = min(CHUNK, stop - first)
-        part = {k: padded(v[first : first + count]) for k, v in rows.items()}
-        carry, out = program(carry, part, count)
-        given.append({k: np.asarray(v)[:count] for k, v in out.items()})
-    return carry, {k: np.concatenate([g[k] for g in given]) for k in given[0]} if given else {}
-
-
 def padded(values: np.ndarray) -> np.ndarray:
+    """A chunk's column, in the precision of the replay, filled up to the full length of a chunk."""
     values = values.astype(jnp.zeros(()).dtype) if values.dtype == np.float64 else values
     return np.concatenate([values, np.repeat(values[:1], CHUNK - len(values), 0)])
+
+
+class Compiled:
+    """What both kinds of compiled replay share: planned rows, run through a program a chunk at a time.
+
+    A subclass plans the ``rows`` (columns by name), prepares the ``carry`` of its ``program`` and says how many rows
+    are done at a cut (``planned``) and which gradient of the trace each is (``gradient_of``: its row there, or -1).
+    """
+
+    program: Any  # the jitted program: (carry, learning, rows, count, rule, flags) -> carry, what each row gave
+    rows: dict[str, np.ndarray]
+    gradient_of: np.ndarray
+    flags: Any
+    carry: Any
+
+    def __init__(self, setting: Setting):
+        self.setting, self._at = setting, 0
+
+    def planned(self, cut: int) -> int:
+        """Planned rows that are done where the first ``cut`` rows of the trace are."""
+        raise NotImplementedError
+
+    def advance(self, cut: int) -> dict[str, np.ndarray]:
+        """Go on until so many rows of the trace are done; what was measured on each gradient, in its order."""
+        start, self._at = self._at, self.planned(cut)
+        given = []
+        for first in range(start, self._at, CHUNK):
+            part, count = self._chunk(first, min(first + CHUNK, self._at))
+            self.carry, out = type(self).program(*self._arguments(part, count))
+            given.append({k: np.asarray(v)[:count] for k, v in out.items()})
+        if not given:
+            return {}
+        at = self.gradient_of[start : self._at]
+        real = np.flatnonzero(at >= 0)
+        order = real[np.argsort(at[real])]
+        return {k: np.concatenate([g[k] for g in given])[order] for k in given[0]}
+
+    def _chunk(self, start: int, stop: int) -> tuple[dict[str, np.ndarray], int]:
+        part = {k: padded(v[start:stop]) for k, v in self.rows.items()}
+        part["batch"] = self.setting.batches.indices(part["worker"], part["step"])
+        return part, stop - start
+
+    def _arguments(self, part: dict[str, np.ndarray], count: int) -> tuple[Any, ...]:
+        return self.carry, self.setting.learning, part, count, self.setting.rule, self.flags
+
+    def compiled_text(self) -> str:
+        """The program as XLA compiled it, for tests."""
+        return type(self).program.lower(*self._arguments(*self._chunk(0, 1))).compile().as_text() or ""

@@ -10,36 +10,63 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from asyncsim.algorithms import Algorithm, Context
+from asyncsim.algorithms import Context
+from asyncsim.errors import InputError
+from asyncsim.problems.batches import Batches
+from asyncsim.trace import Trace
 
 MEASURES = ("gap", "gradient_norm", "update_norm")
 
 
 class Learning(NamedTuple):
-    """What stays the same over a whole replay, as arguments of a compiled program (``rule`` is static)."""
+    """What stays the same over a whole replay, as arguments of a compiled program."""
 
-    algorithm: Algorithm  # every leaf an array
+    algorithm: Any  # an Algorithm, every leaf an array
     train: Any  # the training samples
-    key: jax.Array  # from which each gradient's key is folded
+    key: jax.Array  # from which each row's key is folded
 
 
-def context(learning: Learning, row: dict[str, Any], **more: Any) -> Context:
+class Setting(NamedTuple):
+    """All that an engine needs to begin."""
+
+    trace: Trace
+    learning: Learning
+    rule: Any  # the hashable part of the problem: loss and metrics
+    params: Any  # at the start
+    extra: Any
+    batches: Batches
+    factor: np.ndarray  # (R,) on the learning rate, by row of the trace
+    cuts: list[int]  # rows of the trace that the replay will halt at, in order
+    measures: bool
+
+    def first_row(self) -> dict[str, Any]:
+        """The columns of what is done before any row."""
+        factor = self.factor[0] if len(self.factor) else 1.0
+        return {"worker": 0, "step": 0, "draw": 0, "staleness": 0, "count": 1, "factor": factor}
+
+
+# which use of a row's random key: never the same key twice
+GRADIENT, SEND, RECEIVE, UPDATE, VIEW, STEP, PUBLISH, MERGE = range(8)
+
+
+def context(learning: Learning, row: dict[str, Any], use: int, **more: Any) -> Context:
     """The context of an event; ``row`` holds its columns as scalars."""
     rate = learning.algorithm.learning_rate * row["factor"]
-    return Context(rate, row["worker"], row["step"], row["staleness"], key=row_key(learning, row), **more)
+    return Context(rate, row["worker"], row["step"], row["staleness"], key=row_key(learning, row, use), **more)
 
 
-def row_key(learning: Learning, row: dict[str, Any]) -> jax.Array:
-    """The random key of (seed, worker, step)."""
-    return jax.random.fold_in(jax.random.fold_in(learning.key, row["worker"]), row["step"])
+def row_key(learning: Learning, row: dict[str, Any], use: int) -> jax.Array:
+    """The random key of (seed, worker, step or count of the verb) for one use."""
+    key = jax.random.fold_in(jax.random.fold_in(learning.key, row["worker"]), row["draw"])
+    return jax.random.fold_in(key, use)
 
 
 def gradient(rule: Any, learning: Learning, point: Any, extra: Any, row: dict[str, Any]) -> tuple[Any, Any, Any]:
     """Batch loss, gradient and new extra at a point, on the row's mini-batch."""
     batch = jax.tree.map(lambda samples: samples[row["batch"]], learning.train)
-    # the algorithm may use the row's key as well: never the same key twice
-    key = jax.random.fold_in(row_key(learning, row), 1)
+    key = row_key(learning, row, GRADIENT)
     (loss, extra), g = jax.value_and_grad(rule.loss, has_aux=True)(point, extra, batch, key)
     return loss, g, extra
 
@@ -47,27 +74,81 @@ def gradient(rule: Any, learning: Learning, point: Any, extra: Any, row: dict[st
 def send(learning: Learning, own: Any, g: Any, row: dict[str, Any], sent: Any) -> tuple[Any, Any, Any]:
     """A server method's worker takes its gradient: what it keeps after ``local``, then after ``outgoing``, and the
     message."""
-    at = context(learning, row, count=row["count"], sent=sent)
-    stays = learning.algorithm.local(own, g, at)  # type: ignore[attr-defined]
-    own, message = learning.algorithm.outgoing(stays, g, at)  # type: ignore[attr-defined]
-    return stays, own, message
+    at = context(learning, row, SEND, count=row["count"], sent=sent)
+    stays = same_types(own, learning.algorithm.local(own, g, at), named(learning.algorithm, "local"))
+    maker = named(learning.algorithm, "outgoing")
+    left, message = two(learning.algorithm.outgoing(stays, g, at), maker)
+    return stays, same_types(own, left, maker), message
 
 
 def receive(learning: Learning, state: Any, kept: Any, message: Any, row: dict[str, Any], sent: Any) -> tuple[Any, Any]:
     """The server takes an arrival: what it keeps for this worker, and what goes into the update."""
-    at = context(learning, row, count=row["count"], sent=sent)
-    return learning.algorithm.receive(state, kept, message, at)  # type: ignore[attr-defined]
+    at = context(learning, row, RECEIVE, count=row["count"], sent=sent)
+    maker = named(learning.algorithm, "receive")
+    new, message = two(learning.algorithm.receive(state, kept, message, at), maker)
+    return same_types(kept, new, maker), message
 
 
 def update(learning: Learning, state: Any, total: Any, row: dict[str, Any], sent: Any) -> Any:
     """The server makes an update."""
-    at = context(learning, row, count=row["count"], sent=sent)
-    return same_types(state, learning.algorithm.apply(state, total, at))  # type: ignore[attr-defined]
+    at = context(learning, row, UPDATE, count=row["count"], sent=sent)
+    return same_types(state, learning.algorithm.apply(state, total, at), named(learning.algorithm, "apply"))
 
 
-def same_types(old: Any, new: Any) -> Any:
-    """A state keeps the types of its arrays, whatever the arithmetic promoted them to."""
-    return jax.tree.map(lambda a, b: jnp.asarray(b, a.dtype), old, new)
+def view(learning: Learning, state: Any, row: dict[str, Any]) -> Any:
+    """What readers of the version that the row made are sent."""
+    return learning.algorithm.view(state, context(learning, row, VIEW, count=row["count"]))
+
+
+def step(learning: Learning, state: Any, g: Any, row: dict[str, Any]) -> Any:
+    """A peer takes its gradient."""
+    new = learning.algorithm.local(state, g, context(learning, row, STEP))
+    return same_types(state, new, named(learning.algorithm, "local"))
+
+
+def publish(learning: Learning, state: Any, row: dict[str, Any], keep: Any) -> tuple[Any, Any]:
+    """A peer puts out a message: its state after that, and the message."""
+    maker = named(learning.algorithm, "outgoing")
+    left, message = two(learning.algorithm.outgoing(state, context(learning, row, PUBLISH, keep=keep)), maker)
+    return same_types(state, left, maker), message
+
+
+def merge(learning: Learning, state: Any, mix: Any, row: dict[str, Any], **weights: Any) -> Any:
+    """A peer takes in a mix; weights: keep, take, included."""
+    new = learning.algorithm.merge(state, mix, context(learning, row, MERGE, **weights))
+    return same_types(state, new, named(learning.algorithm, "merge"))
+
+
+def restart(learning: Learning, state: Any, mix: Any) -> Any:
+    """A peer starts afresh from a mix."""
+    return same_types(state, learning.algorithm.restart(mix), named(learning.algorithm, "restart"))
+
+
+def named(algorithm: Any, method: str) -> str:
+    """``ASGD.apply``, for messages."""
+    return f"{type(algorithm).__name__}.{method}"
+
+
+def same_types(old: Any, new: Any, maker: str = "") -> Any:
+    """A state keeps the types of its arrays, whatever the arithmetic promoted them to; its shape it must keep itself.
+
+    ``maker`` names the method that made it, for the message.
+    """
+    before: Any = jax.tree.structure(old)
+    after: Any = jax.tree.structure(new)
+    if before != after:
+        raise InputError(f"{maker} gives {after}, where it should keep the structure {before}")
+    for a, b in zip(jax.tree.leaves(old), jax.tree.leaves(new), strict=True):
+        if jnp.shape(a) != jnp.shape(b):
+            raise InputError(f"{maker} gives an array of shape {jnp.shape(b)} in place of {jnp.shape(a)}")
+    return jax.tree.map(lambda a, b: jnp.asarray(b, jnp.asarray(a).dtype), old, new)
+
+
+def two(value: Any, maker: str) -> Any:
+    """The two things that a method returns, as the contract says."""
+    if not isinstance(value, tuple) or len(value) != 2:
+        raise InputError(f"{maker} returns {type(value).__name__}; it should return a pair, as the contract says")
+    return value
 
 
 def weighted_sum(messages: tuple[Any, ...], weights: Any) -> Any:

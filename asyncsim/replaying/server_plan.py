@@ -15,14 +15,13 @@ from asyncsim.vocabulary import APPLY, RESET, STEP
 class ServerPlan:
     """Rows of a server method: the gradients and resets of the trace, in its order.
 
-    ``rows``: columns by name. ``trace_row``: of each, its row in the trace. ``first_slot``: where version 0 lies;
-    ``spare``: a slot that nobody reads. The flags say which kinds of row occur at all.
+    ``rows``: columns by name. ``trace_row``: of each, its row in the trace. ``slots``: how many versions are stored at
+    once, with a spare one that nobody reads. The flags say which kinds of row occur at all.
     """
 
     rows: dict[str, np.ndarray]
     trace_row: np.ndarray
     slots: int
-    first_slot: int
     grouped: bool  # updates of several gradients, weights other than 1, or dropped gradients
     local_steps: bool
     resets: bool
@@ -57,6 +56,7 @@ def plan_server(trace: Trace, factor: np.ndarray) -> ServerPlan:
     rows = {
         "worker": trace.worker[done].astype(np.int32),
         "step": trace.step[done].astype(np.int32),
+        "draw": trace.draw[done].astype(np.int32),
         "staleness": np.maximum(trace.staleness[done], 0).astype(np.int32),
         "count": size[update].astype(np.int32),
         "weight": trace.take[done],
@@ -72,4 +72,4 @@ def plan_server(trace: Trace, factor: np.ndarray) -> ServerPlan:
     }
     grouped = bool(np.any(arrives & ~(closes & (trace.take[done] == 1))) or np.any((verb == APPLY) & ~accepted))
     local, resets = bool(np.any(verb == STEP)), bool(np.any(verb == RESET))
-    return ServerPlan(rows, done, roomy(count + 1), int(where[0]), grouped, local, resets)
+    return ServerPlan(rows, done, roomy(count + 1), grouped, local, resets)

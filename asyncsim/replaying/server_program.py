@@ -10,12 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from asyncsim.problems.batches import Batches
 from asyncsim.replaying import rules
-from asyncsim.replaying.pools import PROGRAMS, loop, padded, put, run_chunks, seal, stack, take, zeros_of
-from asyncsim.replaying.rules import Learning
+from asyncsim.replaying.pools import PROGRAMS, Compiled, loop, put, seal, stack, take, zeros_of
+from asyncsim.replaying.rules import Learning, Setting
 from asyncsim.replaying.server_plan import plan_server
-from asyncsim.trace import Trace
 
 
 class ServerFlags(NamedTuple):
@@ -27,76 +25,11 @@ class ServerFlags(NamedTuple):
     measures: bool
 
 
-class CompiledServer:
-    """Replays a server method; ``advance`` goes on to a row of the trace, ``model`` is what stands there."""
-
-    def __init__(
-        self,
-        trace: Trace,
-        learning: Learning,
-        rule: Any,
-        start: tuple[Any, Any],
-        batches: Batches,
-        factor: np.ndarray,
-        cuts: list[int],
-        measures: bool,
-    ):
-        algorithm: Any = learning.algorithm
-        params, extra = start
-        self.plan = plan_server(trace, factor)
-        self._learning, self._rule, self._at = learning, rule, 0
-        self._flags = ServerFlags(self.plan.grouped, self.plan.local_steps, self.plan.resets, measures)
-        self._batches = batches
-        state = jax.tree.map(jnp.array, algorithm.init(params, trace.num_workers))
-        workers = stack((algorithm.start(params), algorithm.keep(params), extra), trace.num_workers)
-        total = zeros_of(jax.eval_shape(_contribution, learning, state, workers)) if self.plan.grouped else ()
-        self._carry = state, total, workers, stack(algorithm.view(state), self.plan.slots)
-
-    def _program(self, carry: Any, rows: Any, count: int) -> Any:
-        rows["batch"] = self._batches.indices(rows["worker"], rows["step"])
-        return server_program(carry, self._learning, rows, count, self._rule, self._flags)
-
-    def advance(self, row: int) -> dict[str, np.ndarray]:
-        """Do all up to this row of the trace; what was measured on each gradient, in order."""
-        start, stop = self._at, int(np.searchsorted(self.plan.trace_row, row))
-        self._carry, given = run_chunks(self._program, self._carry, self.plan.rows, start, stop)
-        self._at = stop
-        real = self.plan.rows["gradient"][start:stop]
-        return {k: v[real] for k, v in given.items()}
-
-    def model(self) -> tuple[Any, Any, dict[str, Any]]:
-        """Parameters, extra, and what else is measured at an evaluation."""
-        state, _, (_, _, extras), _ = self._carry
-        return self._learning.algorithm.final(state), rules.mean_extra(extras), {}  # type: ignore[attr-defined]
-
-    @property
-    def pools(self) -> Any:
-        """What is stacked, for tests."""
-        return self._carry[2:]
-
-    def compiled_text(self) -> str:
-        """The program as XLA compiled it, for tests."""
-        rows = {k: padded(v[:1]) for k, v in self.plan.rows.items()}
-        rows["batch"] = self._batches.indices(rows["worker"], rows["step"])
-        lowered = server_program.lower(self._carry, self._learning, rows, 1, self._rule, self._flags)
-        return lowered.compile().as_text() or ""
-
-
-def _contribution(learning: Learning, state: Any, workers: Any) -> Any:
-    """An example of what one arrival adds to an update: for its shapes only."""
-    own, kept, _ = take(workers, 0)
-    row = {"worker": 0, "step": 0, "staleness": 0, "factor": 1.0, "count": 1}
-    sent = learning.algorithm.view(state)  # type: ignore[attr-defined]
-    g = learning.algorithm.point(own, sent)  # type: ignore[attr-defined]
-    _, _, message = rules.send(learning, own, g, row, sent)
-    return rules.receive(learning, state, kept, message, row, sent)[1]
-
-
 @functools.partial(jax.jit, static_argnames=("rule", "flags"), donate_argnums=0)
 def server_program(carry: Any, learning: Learning, rows: Any, count: Any, rule: Any, flags: ServerFlags) -> Any:
     """Carry: the server's state, the update under way, and pools of workers (own, kept, extra) and of views."""
     PROGRAMS.append("server")
-    algorithm: Any = learning.algorithm
+    algorithm = learning.algorithm
 
     def body(carry: Any, row: Any) -> Any:
         state, total, workers, views = carry
@@ -144,6 +77,53 @@ def server_program(carry: Any, learning: Learning, rows: Any, count: Any, rule: 
             done = seal(row["on"], compute, *slices)
         state, total, own, kept, extra, measured = done
         workers = put(workers, row["worker"], (own, kept, extra))
-        return (state, total, workers, put(views, row["makes"], algorithm.view(state))), measured
+        view = functools.partial(rules.view, learning, row=row)
+        if flags.grouped or flags.local_steps or flags.resets:  # most rows make no version
+            made = lax.cond(row["closes"], view, lambda s: zeros_of(jax.eval_shape(view, s)), state)
+        else:
+            made = view(state)
+        return (state, total, workers, put(views, row["makes"], made)), measured
 
     return loop(body, carry, rows, count)
+
+
+class CompiledServer(Compiled):
+    """Replays a server method."""
+
+    program = staticmethod(server_program)
+
+    def __init__(self, setting: Setting):
+        super().__init__(setting)
+        trace, learning, params = setting.trace, setting.learning, setting.params
+        plan = plan_server(trace, setting.factor)
+        self.rows, self._trace_row = plan.rows, plan.trace_row
+        self.gradient_of = np.where(plan.rows["gradient"], plan.trace_row, -1)
+        self.flags = ServerFlags(plan.grouped, plan.local_steps, plan.resets, setting.measures)
+        algorithm = learning.algorithm
+        state = jax.tree.map(jnp.array, algorithm.init(params, trace.num_workers))
+        workers = stack((algorithm.start(params), algorithm.keep(params), setting.extra), trace.num_workers)
+        row = setting.first_row()
+        total = zeros_of(jax.eval_shape(_contribution, learning, state, workers, row)) if plan.grouped else ()
+        self.carry = state, total, workers, stack(rules.view(learning, state, row), plan.slots)
+
+    def planned(self, cut: int) -> int:
+        return int(np.searchsorted(self._trace_row, cut))
+
+    def model(self) -> tuple[Any, Any, dict[str, Any]]:
+        """Parameters, extra, and what else is measured at an evaluation."""
+        state, _, (_, _, extras), _ = self.carry
+        return self.setting.learning.algorithm.final(state), rules.mean_extra(extras), {}
+
+    @property
+    def pools(self) -> Any:
+        """What is stacked, for tests."""
+        return self.carry[2:]
+
+
+def _contribution(learning: Learning, state: Any, workers: Any, row: dict[str, Any]) -> Any:
+    """An example of what one arrival adds to an update: for its shapes only."""
+    own, kept, _ = take(workers, 0)
+    sent = rules.view(learning, state, row)
+    _, _, message = rules.send(learning, own, learning.algorithm.point(own, sent), row, sent)
+    message = rules.receive(learning, state, kept, message, row, sent)[1]
+    return jax.tree.map(lambda m: 1.0 * m, message)  # whole numbers are weighted too

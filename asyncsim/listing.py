@@ -1,0 +1,60 @@
+"""What there is to choose from, described from the classes themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from typing import Any
+
+from asyncsim.algorithms import Algorithm
+from asyncsim.cluster import Cluster, StepTime, Workers
+from asyncsim.errors import a
+from asyncsim.problems import DataSet, Problem
+from asyncsim.protocols import Protocol
+from asyncsim.recording import Stop
+from asyncsim.records import Family, settings, summary_line
+from asyncsim.replaying import Every, Target
+from asyncsim.scenario import Scenario
+from asyncsim.schedules import Schedule
+
+FAMILIES: dict[str, type[Family]] = {
+    "algorithms": Algorithm,
+    "protocols": Protocol,
+    "step-times": StepTime,
+    "problems": Problem,
+    "data-sets": DataSet,
+}
+
+
+def describe(cls: Any, full: bool = False) -> str:
+    """One line about a member of a family; in full, its docstring, those of the rules it is made of, every setting."""
+    if not full:
+        return summary_line(cls)
+    kind = f" for traces of kind {cls.kind}" if hasattr(cls, "kind") else ""
+    normal = f", normally on the protocol {cls.protocol}" if getattr(cls, "protocol", None) else ""
+    made_of = [base for base in cls.__mro__[1:] if dataclasses.is_dataclass(base) and base.__doc__]
+    parts = [
+        f"{cls.name}: {a(cls.family)}{kind}{normal}",
+        inspect.cleandoc(cls.__doc__ or ""),
+        *(f"{base.__name__}: {inspect.cleandoc(base.__doc__ or '')}" for base in made_of),
+        "\n".join(f"  {line}" for line in settings(cls)),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def describe_scenario() -> str:
+    """Every key of a scenario file, with what it expects and its default."""
+    parts = []
+    for title, cls in (
+        ("A scenario file (TOML)", Scenario),
+        ("[cluster]", Cluster),
+        ("[[cluster.workers]]", Workers),
+        ("[stop]", Stop),
+        ("[evaluate]", Every),
+        ("[target]", Target),
+        ("[schedule]", Schedule),
+    ):
+        doc = inspect.cleandoc(cls.__doc__ or "")
+        parts.append("\n".join([title, *(f"  {line}" for line in settings(cls)), "", *doc.splitlines()]))
+    variants = "Tables [variants.NAME] are laid over the file: one run each, side by side."
+    return "\n\n".join([*parts, variants])

@@ -1,0 +1,84 @@
+"""Figures in words: summaries side by side, as text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from asyncsim.runs import Run
+
+UNITS = {"seconds": "s", "throughput": "samples/s", "time_to_target": "s", "bytes_sent": "B"}
+TITLES = {  # in this order: what a summary calls it, and what a table does
+    "seconds": "simulated time",
+    "updates": "updates",
+    "gradients": "gradients",
+    "dropped": "dropped",
+    "cancelled": "cancelled",
+    "throughput": "throughput",
+    "staleness_mean": "staleness, mean",
+    "staleness_max": "staleness, max",
+    "gap": "gap, mean",
+    "loss": "test loss",
+    "accuracy": "test accuracy",
+    "spread": "spread of peers",
+    "compute_share": "busy",
+    "send_share": "sending",
+    "receive_share": "receiving",
+    "wait_share": "waiting",
+    "bytes_sent": "sent",
+    "time_to_target": "time to target",
+    "ended": "ended by",
+}
+BRIEF = [
+    "seconds",
+    "updates",
+    "throughput",
+    "staleness_mean",
+    "staleness_max",
+    "gap",
+    "loss",
+    "accuracy",
+    "spread",
+    "compute_share",
+    "wait_share",
+    "time_to_target",
+    "ended",
+]
+
+
+def show(name: str, value: Any) -> str:
+    """A figure of a summary in words, with its unit."""
+    if isinstance(value, float) and math.isnan(value):
+        return "not reached" if name == "time_to_target" else "nan"
+    if name.endswith("_share"):
+        return f"{100 * value:.1f} %"
+    unit = UNITS.get(name, "")
+    if unit == "B":
+        power = min(int(math.log10(value) // 3), 5) if value else 0
+        value, unit = value / 1000.0**power, ("", "k", "M", "G", "T", "P")[power] + "B"
+    text = f"{value:.5g}" if isinstance(value, float) else str(value)
+    return f"{text} {unit}".strip()
+
+
+def comparison(runs: Iterable[Run], *, target: str = "") -> str:
+    """The main figures of some runs side by side, as text; ``target`` says what the time to target is of."""
+    titles = {**{k: TITLES[k] for k in BRIEF}, **({"time_to_target": f"time to {target}"} if target else {})}
+    return side_by_side([run.label for run in runs], [run.summary for run in runs], titles)
+
+
+def side_by_side(labels: Iterable[str], summaries: Iterable[Mapping[str, Any]], titles: Mapping[str, str]) -> str:
+    """Some summaries as text: a line a figure, a column a summary; figures that none has are left out."""
+    labels, summaries = list(labels), list(summaries)
+    found = [k for k in titles if any(k in s for s in summaries)]
+    lines = [["", *labels], *([titles[k], *(show(k, s[k]) if k in s else "" for s in summaries)] for k in found)]
+    widths = [max(len(line[k]) for line in lines) for k in range(len(lines[0]))]
+
+    def aligned(line: list[str]) -> str:
+        first, *others = (
+            cell.rjust(w) if k else cell.ljust(w) for k, (cell, w) in enumerate(zip(line, widths, strict=True))
+        )
+        return "  ".join([first, *others]).rstrip()
+
+    return "\n".join(map(aligned, lines))
