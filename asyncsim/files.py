@@ -49,6 +49,8 @@ def check_folder(path: Path, kind: str) -> None:
             raise InputError(f"cannot be made: {parent} is not a writable folder", str(path))
     except OSError as error:
         raise InputError(f"cannot be made: {error.strerror}", str(path)) from None
+    except InputError:
+        raise
     except ValueError as error:
         raise InputError(f"is no path: {error}", str(path)) from None
 
@@ -67,12 +69,10 @@ def new_folder(path: Path, kind: str) -> Iterator[Path]:
     check_folder(path, kind)
     path = Path(os.path.realpath(path))  # where a link leads, not in place of the link
     missing = [p for p in path.parents if not p.exists()]  # from the inside out
+    temporary = old = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    except OSError as error:
-        raise InputError(f"cannot be made: {error.strerror}", str(path)) from None
-    try:
         temporary.chmod(0o755)
         yield temporary
         if path.is_dir():
@@ -83,14 +83,15 @@ def new_folder(path: Path, kind: str) -> Iterator[Path]:
             except OSError:
                 os.replace(old / "old", path)
                 raise
-            finally:
-                shutil.rmtree(old, ignore_errors=True)
         else:
             os.replace(temporary, path)
     except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror or error}", str(path)) from None
+        verb = "made" if temporary is None else "written"
+        raise InputError(f"cannot be {verb}: {error.strerror or error}", str(path)) from None
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        for folder in (temporary, old):
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
         for folder in missing:
             if folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()

@@ -36,7 +36,7 @@ def describe(cls: Any, full: bool = False) -> str:
     parts = [
         f"{cls.name}: {a(cls.family)}{kind}{normal}",
         inspect.cleandoc(cls.__doc__ or ""),
-        *(f"{base.__name__}: {inspect.cleandoc(base.__doc__ or '')}" for base in made_of),
+        *(f"{getattr(base, '__name__', base)}: {inspect.cleandoc(base.__doc__ or '')}" for base in made_of),
         "\n".join(f"  {line}" for line in settings(cls)),
     ]
     return "\n\n".join(part for part in parts if part)

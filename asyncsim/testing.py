@@ -55,7 +55,7 @@ def small_trace(kind: str, *, num_workers: int = 3, gradients: int = GRADIENTS, 
             else:
                 log.step(i, reads[i])
             if luck > 0.4:
-                last[i] = log.publish(i)
+                last[i] = log.publish(i, keep=float(rng.choice([0.5, 1.0])))
                 mix = log.mix([last[i], last[j]], [0.5, 0.5])
                 log.merge(i, mix, keep=0.25, take=0.75)
                 if luck > 0.7 and j != i:

@@ -2,6 +2,9 @@
 
 import os
 import re
+import signal
+import subprocess
+import sys
 import tomllib
 
 import numpy as np
@@ -342,6 +345,29 @@ def test_help_and_no_arguments(capsys):
             main(args)
         assert end.value.code == 0
         assert "Example: asyncsim" in capsys.readouterr().out
+
+
+COMMAND = [sys.executable, "-c", "from asyncsim.cli import main; main()"]
+
+
+def test_two_processes_write_the_same_bytes(small):
+    for out in ("a", "b"):
+        subprocess.run([*COMMAND, "run", "small.toml", "--out", out], check=True, capture_output=True)
+    a, b = ({p.relative_to(small / n): p.read_bytes() for p in (small / n).rglob("*") if p.is_file()} for n in "ab")
+    assert a == b
+    assert len(a) == 3 + 2 * 8
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_run_leaves_nothing_behind(small, number, status):
+    long = ["run", "small.toml", "--set", "stop.updates=3000000"]
+    with subprocess.Popen([*COMMAND, *long], stderr=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        while not list(small.glob("runs/.*")):  # the folder under way is made first
+            assert process.poll() is None
+        process.send_signal(number)
+        process.communicate()
+    assert process.returncode == status
+    assert [p.name for p in small.iterdir()] == ["small.toml"]
 
 
 def test_the_quick_start(scenarios_folder, tmp_path, monkeypatch, capsys):

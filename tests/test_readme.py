@@ -1,9 +1,13 @@
 """The README tells the truth: its code runs, its numbers are those of the committed results."""
 
+import itertools
 import os
 import re
 
+import numpy as np
 import pytest
+
+from asyncsim.scenario import load_scenarios, run
 
 
 @pytest.fixture
@@ -18,17 +22,35 @@ def blocks(text, language):
 def test_its_python_runs(readme, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     found = blocks(readme, "python")
-    assert len(found) == 3
+    assert len(found) == 4
     for code in found:
         exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
     out = capsys.readouterr().out
     assert "[0 1 2 1 3 2]" in out
+    last = np.array(out.strip().splitlines()[-1].strip("[]").split(), float)
+    assert last == pytest.approx([1, -2, 0.5], abs=0.1)
     assert (tmp_path / "overview.png").stat().st_size > 10_000
 
 
 def test_its_table_is_the_committed_one(readme, request):
     table = (request.config.rootpath / "results" / "quickstart" / "table.txt").read_text(encoding="utf-8")
     assert table.strip("\n") in readme
+
+
+def test_its_scenario_runs(readme, tmp_path):
+    (toml,) = blocks(readme, "toml")
+    (tmp_path / "mine.toml").write_text(toml, encoding="utf-8")
+    (scenario,) = load_scenarios(tmp_path / "mine.toml", ["stop={updates=50}"]).values()
+    assert run(scenario).summary["updates"] == 50
+
+
+def test_its_commands_are_right(readme, request, monkeypatch, tmp_path):
+    """Every setting that it shows is one that the quick start has."""
+    commands = [line.split() for b in blocks(readme, "sh") for line in b.splitlines() if line.startswith("asyncsim")]
+    assert commands
+    for words in commands:
+        settings = [after for before, after in itertools.pairwise(words) if before == "--set"]
+        assert len(load_scenarios(request.config.rootpath / words[2], settings)) == 2
 
 
 def test_ci_runs_its_test_command(readme, request):

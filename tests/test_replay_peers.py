@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from asyncsim.algorithms import SGP, Averaging
+from asyncsim.errors import InputError
 from asyncsim.problems import MLP, Blobs, Quadratic
 from asyncsim.recorder import Recorder
 from asyncsim.replaying import Every, replay
@@ -183,6 +184,15 @@ def test_wide_mixes_are_summed_in_pieces(members):
     scan, rows = (replay(log.trace(), Averaging(0.1, 0.9), problem, engine=e, precision="float64") for e in ENGINES)
     assert scan.updates["loss"] == pytest.approx(rows.updates["loss"], abs=1e-13)
     assert scan.evals["spread"] == pytest.approx(rows.evals["spread"], abs=1e-13)
+
+
+def test_averaging_refuses_weights_that_are_no_average():
+    """Push-sum's weights would blow it up without a word."""
+    log = Recorder(2, "peers")
+    log.merge(1, log.mix([log.publish(0, keep=0.5)], [0.5]), keep=1.0, take=1.0)
+    with pytest.raises(InputError, match=r"row 2, merge: weighs own and received models by 1\.5 in all"):
+        replay(log.trace(), Averaging(0.1), Quadratic())
+    assert replay(log.trace(), SGP(0.1), Quadratic()).summary["ended"] == "budget"
 
 
 @pytest.mark.parametrize("seed", range(6))

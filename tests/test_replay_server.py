@@ -51,16 +51,26 @@ class TestTheory:
     @pytest.mark.parametrize("staleness", [1, 3, 7])
     @pytest.mark.parametrize("rate", [0.05, 0.15])
     def test_growth_rate_is_the_largest_root(self, staleness, rate):
-        """z^(t+1) - z^t + lr lambda = 0."""
+        """z^(t+1) - z^t + lr lambda = 0.
+
+        Where the largest root is real, x_{k+1} / x_k tends to it; where it is one of a pair, x_k = A r^k cos(a k + b),
+        for which x_k^2 - x_{k+1} x_{k-1} is exactly A^2 sin^2(a) r^2k.
+        """
         roots = np.roots([1, -1, *[0] * (staleness - 1), rate])
-        largest = np.abs(roots).max()
-        x = path(delayed(staleness, 1200), rate, start=1e6)
-        window = 40 * (staleness + 1)
-        first, last = 200, 900
-        # the envelope of an oscillation: the largest of a window, at two places
-        a, b = x[first : first + window], x[last : last + window]
-        i, j = first + a.argmax(), last + b.argmax()
-        assert np.log(b.max() / a.max()) / (j - i) == pytest.approx(np.log(largest), abs=2e-3)
+        largest = roots[np.abs(roots).argmax()]
+        run = replay(delayed(staleness, 400), ASGD(rate), Quadratic(start=1e6), precision="float64", measures=True)
+        # the path itself: each gradient's point with its sign, from the updates that lead there
+        x = [1e6]
+        for k in range(400):
+            x.append(x[-1] - rate * x[max(k - staleness, 0)])
+        assert np.abs(np.diff(x)) == pytest.approx(run.updates["update_norm"], rel=1e-9)
+        path, k, span = np.array(x), 150, 100
+        if abs(largest.imag) < 1e-12:
+            growth = (path[k + span] / path[k]) ** (1 / span)
+        else:
+            power = path[1:-1] ** 2 - path[2:] * path[:-2]
+            growth = (power[k + span] / power[k]) ** (1 / (2 * span))
+        assert growth == pytest.approx(np.abs(largest), abs=1e-6)
 
     def test_closed_form_of_the_delayed_recursion(self):
         """x_{k+1} = x_k - lr lambda x_{k-t}, step by step."""
@@ -295,6 +305,7 @@ def test_measures_change_nothing_and_can_be_left_out(make_cluster):
     assert "gap" in on.updates
     assert "gap" not in off.updates
     assert on.updates["loss"].tolist() == off.updates["loss"].tolist()
+    assert jax.tree.all(jax.tree.map(np.array_equal, on.params, off.params))
     often = replay(trace, ASGD(0.02, 0.9), problem, every=Every(updates=7))
     assert often.updates == on.updates
     assert jax.tree.all(jax.tree.map(np.array_equal, on.params, often.params))
@@ -307,6 +318,118 @@ def test_precision():
         replay(Trace.from_arrivals([0]), SGD(0.1), Quadratic(), precision="half")
     with pytest.raises(asyncsim.InputError, match="engine"):
         replay(Trace.from_arrivals([0]), SGD(0.1), Quadratic(), engine="fast")
+
+
+def test_a_dropped_gradient_that_is_not_finite_ends_nothing():
+    """The server never took it."""
+    log = Recorder(2, "server")
+    reads = [log.read(i) for i in range(2)]
+    log.apply(0, reads[0], accepted=False)
+    log.apply(1, reads[1])
+
+    def loss(params, batch):
+        return jnp.where(batch[0] == first, jnp.nan, 1.0) * params["w"]
+
+    first = float(Batches(0, 10, 32).indices(np.array([0]), np.array([0]))[0, 0])
+    second = float(Batches(0, 10, 32).indices(np.array([1]), np.array([0]))[0, 0])
+    assert first != second
+    problem = asyncsim.CustomProblem(loss, {"w": np.ones(())}, np.arange(10.0), np.full(1, 99.0))
+    run = replay(log.trace(), ASGD(0.5), problem)
+    assert np.isnan(run.updates["loss"][0])
+    assert (run.summary["ended"], float(run.params["w"])) == ("budget", 0.5)
+
+
+@algorithm
+class WrongState(ServerAlgorithm):
+    """Gives its state another shape."""
+
+    learning_rate: float = 0.1
+
+    def apply(self, state, message, context):
+        return {"params": jax.tree.map(lambda x: jnp.stack([x, x]), state["params"])}
+
+
+@algorithm
+class WrongTree(ServerAlgorithm):
+    """Gives parameters in place of its state."""
+
+    learning_rate: float = 0.1
+
+    def apply(self, state, message, context):
+        return state["params"]
+
+
+@algorithm
+class WrongPair(ServerAlgorithm):
+    """Returns one thing where there should be two."""
+
+    learning_rate: float = 0.1
+
+    def receive(self, state, kept, message, context):
+        return message
+
+    def apply(self, state, message, context):
+        return state
+
+
+@algorithm
+class GrowingMemory(WrongPair):
+    """What the server keeps for a worker grows."""
+
+    def receive(self, state, kept, message, context):
+        return jnp.zeros(3), message
+
+
+class NotAnAlgorithm(ServerAlgorithm):
+    """Forgot its decorator."""
+
+    learning_rate = 0.1
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        (WrongState(), r"WrongState.apply gives an array of shape \(2, 1\) in place of \(1,\)"),
+        (WrongTree(), "WrongTree.apply gives .* where it should keep the structure"),
+        (WrongPair(), "WrongPair.receive returns dict; it should return a pair"),
+        (GrowingMemory(), "GrowingMemory.receive gives .* where it should keep the structure"),
+        (NotAnAlgorithm(), "algorithm: NotAnAlgorithm is no pytree: decorate it"),
+        (ASGD, r"algorithm: expected an Algorithm, got the class ASGD; make one: ASGD\(\)"),
+    ],
+)
+def test_methods_that_break_the_contract_are_named(method, message, engine):
+    with pytest.raises(asyncsim.InputError, match=message):
+        replay(Trace.from_arrivals([0, 0]), method, Quadratic(), engine=engine)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"trace": None}, "trace: expected a Trace, got None"),
+        ({"algorithm": Quadratic()}, "algorithm: expected an Algorithm, got Quadratic"),
+        ({"problem": ASGD(0.1)}, "problem: expected a Problem, got ASGD"),
+        ({"every": 5}, "every: expected an Every, got 5"),
+        ({"schedule": "cosine"}, "schedule: expected a Schedule, got 'cosine'"),
+        ({"seed": 2**32}, "seed: expected a whole number from 0"),
+        ({"problem": "vector"}, r"problem: its loss should be one real number, not .*\(3,\)"),
+        ({"problem": "taken"}, "problem: its figures may not be called seconds"),
+        ({"problem": "large"}, "problem: holds whole numbers that do not fit in 32 bits"),
+    ],
+)
+def test_wrong_arguments_are_named(change, message):
+    problems = {
+        "vector": asyncsim.CustomProblem(lambda p, b: b[:3], {"w": np.ones(())}, np.arange(50.0)),
+        "taken": asyncsim.CustomProblem(
+            lambda p, b: p["w"], {"w": np.ones(())}, np.arange(5.0), metrics=lambda p, b: {"seconds": p["w"]}
+        ),
+        "large": asyncsim.CustomProblem(lambda p, b: p["w"], {"w": np.ones(())}, np.array([2**40])),
+    }
+    arguments = {"trace": Trace.from_arrivals([0]), "algorithm": ASGD(0.1), "problem": Quadratic()} | change
+    if isinstance(arguments["problem"], str):
+        arguments["problem"] = problems[arguments["problem"]]
+    with pytest.raises(asyncsim.InputError, match=message):
+        replay(**arguments)
 
 
 def test_an_empty_trace_and_a_wrong_kind():

@@ -11,7 +11,7 @@ from asyncsim import plots
 from asyncsim.errors import InputError
 from asyncsim.files import check_folder, new_folder
 from asyncsim.reports import comparison
-from asyncsim.runs import load
+from asyncsim.runs import load, pack_tree, unpack_tree
 from asyncsim.tables import Table
 
 SCENARIO = {
@@ -185,6 +185,32 @@ def test_damaged_runs_are_named(run, tmp_path, damage, message):
     damage(tmp_path / "run")
     with pytest.raises(InputError, match=message):
         load(tmp_path / "run")
+
+
+def test_trees_of_parameters_survive(tmp_path):
+    one, two = np.array([1.0]), np.array([[2.0]])
+    for tree, back in (
+        ({"a/b": one, "a": {"b": two}}, None),
+        ({"file": one, "allow_pickle": two, "": one, "a.npy": two}, None),
+        ([one, {"x": [two] * 12}], None),
+        ((one, two), [one, two]),
+        (one, None),
+        ({}, {}),
+    ):
+        (tmp_path / "tree.npz").write_bytes(pack_tree(tree))
+        found, wanted = unpack_tree(tmp_path / "tree.npz"), tree if back is None else back
+        assert jax.tree.structure(found) == jax.tree.structure(wanted)
+        assert jax.tree.all(jax.tree.map(np.array_equal, found, wanted))
+
+
+def test_a_link_is_followed_and_a_comparison_is_not_replaced_by_a_run(run, tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "disk")
+    run.save(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "disk" / "evals.csv").exists()
+    with pytest.raises(InputError, match="holds a run, which a comparison would replace"):
+        check_folder(tmp_path / "disk", "comparison")
 
 
 def test_tables():

@@ -5,10 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asyncsim.algorithms import SGD
 from asyncsim.cluster import Cluster, Constant, Exponential, Gamma, ShiftedExponential, Workers
 from asyncsim.errors import InputError
+from asyncsim.problems import Quadratic
 from asyncsim.protocols import Asynchronous, Protocol, Serial, Synchronous
 from asyncsim.recording import Deadlock, Stop, record
+from asyncsim.replaying import Every, replay
 from asyncsim.trace import Trace
 from asyncsim.vocabulary import APPLY, READ
 from asyncsim.workload import Workload
@@ -159,6 +162,7 @@ def test_gamma_tail():
         (Stop(seconds=3.0), 6, 3.0),
         (Stop(seconds=3.5), 6, 3.5),
         (Stop(updates=100, seconds=2.0), 4, 2.0),
+        (Stop(epochs=0.75), 3, 2.0),
     ],
 )
 def test_stop(make_cluster, stop, updates, end):
@@ -166,6 +170,55 @@ def test_stop(make_cluster, stop, updates, end):
     trace = record(make_cluster(Constant(1.0), 2), Asynchronous(), workload, stop=stop)
     assert (trace.updates[-1], trace.end) == (updates, end)
     assert trace.spans["end"].max() == end
+
+
+def test_rounding_adds_no_step(make_cluster):
+    """0.07 epochs of 100 samples are 7.000000000000001 samples; three steps of 0.2 s end at 0.6000000000000001 s."""
+    workload = Workload(batch_size=7, num_samples=100)
+    for epochs, gradients in ((0.07, 1), (0.14, 2), (0.28, 4), (0.35, 5), (0.56, 8)):
+        trace = record(make_cluster(Constant(1.0), 1), Serial(), workload, stop=Stop(epochs=epochs))
+        assert len(trace.gradients) == gradients
+    trace = record(make_cluster(Constant(0.2), 1), Serial(), stop=Stop(seconds=0.6))
+    assert (len(trace.gradients), trace.end) == (3, 0.6)
+    run = replay(trace, SGD(0.1), Quadratic(), every=Every(seconds=0.2))
+    assert run.evals["updates"].tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"cluster": 3}, "cluster: expected a Cluster, got 3"),
+        (
+            {"protocol": Asynchronous},
+            r"protocol: expected a Protocol, got the class Asynchronous; make one",
+        ),
+        ({"workload": Quadratic()}, "workload: expected a Workload, .*problem.workload"),
+        ({"stop": 3}, "stop: expected a Stop, got 3"),
+        ({"stop": Stop(epochs=3)}, "stop.epochs: needs a workload with num_samples"),
+        ({"stop": Stop(seconds=1e300)}, "stop: about .* gradients come before the end"),
+        ({"seed": -1}, "seed: expected a whole number from 0"),
+        ({"seed": "a"}, "seed: expected an int, got 'a'"),
+    ],
+)
+def test_wrong_arguments_are_named(make_cluster, change, message):
+    arguments = {"cluster": make_cluster(Constant(1.0), 2), "protocol": Asynchronous(), "stop": Stop(updates=3)}
+    with pytest.raises(InputError, match=message):
+        record(**(arguments | change))
+
+
+def test_clusters_are_checked_when_made():
+    for make, message in (
+        (lambda: Cluster(Workers(Constant(1.0))), "workers: expected a list"),
+        (lambda: Cluster((0.1,)), r"workers\[0\]: expected a Workers"),
+        (lambda: Workers(0.1), "step_time: expected a step-time model"),
+        (lambda: Constant(np.array(-1.0)), "seconds: expected a number > 0 .*, got -1.0"),
+        (lambda: Gamma(1.0, 1e-200), "cv: expected a number >= 1e-09"),
+        (lambda: Gamma(None, 1.0), "mean: expected a number > 0"),
+        (lambda: Cluster(()), "workers: a cluster has at least one group"),
+    ):
+        with pytest.raises(InputError, match=message):
+            make()
+    assert Constant(np.float32(0.5)).seconds == 0.5
 
 
 def test_one_worker_and_a_thousand(make_cluster):

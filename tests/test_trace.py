@@ -82,6 +82,16 @@ def test_spans_by_hand_and_at_the_cut():
 
 
 BAD = {
+    "an apply after its cancel": (
+        lambda log: [log.cancel(0, r := log.read(0)), log.apply(0, r)],
+        "server",
+        "row 2, apply: its gradient was cancelled before",
+    ),
+    "a span of nobody": (lambda log: log.enter(7, COMPUTE), "server", "span 0: no such worker"),
+    "an unknown span": (lambda log: log.enter(0, 9), "server", "span 0: no such worker, kind of span"),
+    "half a worker": (lambda log: log.read(0.5), "server", "are whole numbers, not 0.5"),
+    "a worker by name": (lambda log: log.read("a"), "server", "is no number"),
+    "half a message": (lambda log: log.mix([0.7], [1.0]), "peers", "are whole numbers, not 0.7"),
     "an apply on a message": (lambda log: log.apply(0, 99), "server", "row 0, apply: names no earlier row"),
     "an apply on an apply": (
         lambda log: log.apply(0, log.apply(0, log.read(0))),
@@ -129,8 +139,44 @@ def test_refused_while_writing():
     log.publish(0)
     with pytest.raises(InputError, match="time goes back"):
         log.trace()
-    with pytest.raises(InputError, match=r"workers\[1\]"):
-        Trace.from_arrivals([0, -1])
+    for workers, message in (
+        ([0, -1], r"workers\[1\]"),
+        ([0.5], "whole numbers"),
+        ("01", "whole"),
+        ([10**8], "at most"),
+    ):
+        with pytest.raises(InputError, match=message):
+            Trace.from_arrivals(workers)
+    with pytest.raises(InputError, match="kind: expected 'server' or 'peers', got 'peer'"):
+        Recorder(2, "peer")
+    for number in (0, -1, 2.5):
+        with pytest.raises(InputError, match="num_workers: expected a whole number >= 1"):
+            Recorder(number, "server")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"time": np.zeros(3)}, "verb: has shape"),
+        ({"closes": np.ones(7, np.uint8)}, "closes: holds uint8"),
+        ({"verb": np.zeros(7)}, "verb: holds float64"),
+        ({"mix_start": np.zeros(2, int)}, "mix_start: does not point"),
+        ({"end": float("nan")}, "end: the run ends at nan"),
+        ({"end": 1.0}, "end: the run ends at 1.0 s, its last row is at 2.0 s"),
+        ({"num_workers": 2.5}, "num_workers: expected a whole number"),
+        ({"kind": []}, "kind: a trace is of kind"),
+    ],
+)
+def test_columns_that_mean_nothing_are_refused(change, message):
+    trace = Trace.from_arrivals([0, 1], num_workers=3)
+    assert len(trace) == 7
+    with pytest.raises(InputError, match=message):
+        dataclasses.replace(trace, **change)
+
+
+def test_head_is_within_the_trace():
+    with pytest.raises(InputError, match="rows: the trace has 5 rows, not 9"):
+        Trace.from_arrivals([0, 0]).head(9)
 
 
 @pytest.mark.parametrize("kind", ["server", "peers"])
