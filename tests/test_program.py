@@ -9,12 +9,13 @@ from asyncsim.cluster import Gamma
 from asyncsim.problems import MLP, Blobs
 from asyncsim.protocols import Asynchronous, Synchronous
 from asyncsim.recording import Stop, record
-from asyncsim.replaying import Every, replay
+from asyncsim.replaying import replay
 from asyncsim.replaying.peer_plan import kept_apart, plan_peers
 from asyncsim.replaying.pools import PROGRAMS
+from asyncsim.replaying.preparing import prepare
 from asyncsim.replaying.server_plan import plan_server
 from asyncsim.replaying.slots import assign_slots, roomy
-from asyncsim.replaying.walk import Walk
+from asyncsim.replaying.walk import ENGINES
 from asyncsim.schedules import Schedule
 from asyncsim.testing import small_trace
 from asyncsim.trace import Trace
@@ -60,8 +61,8 @@ def test_no_pool_is_copied_in_the_loop(make_cluster, case, measures):
         "every verb of servers": lambda: (small_trace("server", num_workers=8, gradients=100), KeepsPerWorker()),
         "peers": lambda: (small_trace("peers", num_workers=8, gradients=100), Averaging(0.1, 0.9)),
     }[case]()
-    walk = Walk(trace, method, PROBLEM, 0, Schedule(), Every(epochs=1), None, measures, "scan")
-    engine = walk.engine(walk.setting)
+    setting, _ = prepare(trace, method, PROBLEM, seed=0, schedule=Schedule(), cuts=[0, len(trace)], measures=measures)
+    engine = ENGINES["scan", trace.kind](setting)
     shapes = {f"f32[{','.join(map(str, x.shape))}]" for x in jax.tree.leaves(engine.pools)}
     assert any(shape.endswith(",37,29]") for shape in shapes)
     text = engine.compiled_text()

@@ -6,40 +6,28 @@ import dataclasses
 from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
 from asyncsim.algorithms import Algorithm
 from asyncsim.errors import InputError, expect
 from asyncsim.problems import Problem
-from asyncsim.problems.base import num_samples
-from asyncsim.problems.batches import Batches
 from asyncsim.replaying.by_row import ByRowPeers, ByRowServer
 from asyncsim.replaying.evaluation import Every, Target, evaluate
 from asyncsim.replaying.peer_program import CompiledPeers
-from asyncsim.replaying.rules import MEASURES, Learning, Setting
+from asyncsim.replaying.preparing import check_fit, measured_names, prepare
+from asyncsim.replaying.rules import MEASURES, Setting
 from asyncsim.replaying.server_program import CompiledServer
 from asyncsim.runs import Run, summarise
 from asyncsim.schedules import Schedule
-from asyncsim.streams import Purpose, check_seed
 from asyncsim.tables import Table
 from asyncsim.trace import Trace
-from asyncsim.vocabulary import SPANS
 
 ENGINES: dict[tuple[str, str], Any] = {
     ("scan", "server"): CompiledServer,
     ("scan", "peers"): CompiledPeers,
     ("rows", "server"): ByRowServer,
     ("rows", "peers"): ByRowPeers,
-}
-
-
-# figures of a run that a problem's own may not be mistaken for
-RESERVED = {"time", "updates", "samples", "epochs", "spread", "ended", "seconds", "throughput", "time_to_target"} | {
-    *("gradients", "dropped", "cancelled", "staleness_mean", "staleness_max", "bytes_sent"),
-    *MEASURES,
-    *(f"{kind}_share" for kind in SPANS),
 }
 
 
@@ -84,34 +72,32 @@ def replay(
         run = replay(trace, ASGD(learning_rate=0.05, momentum=0.9), MLP())
         run.summary["accuracy"], run.updates["gap"]
     """
-    for name, value, kind in (
-        ("trace", trace, Trace),
-        ("algorithm", algorithm, Algorithm),
-        ("problem", problem, Problem),
-        ("schedule", schedule or Schedule(), Schedule),
-        ("every", every or Every(updates=1), Every),
-        ("target", target or Target(value=0.0), Target),
-    ):
-        expect(value, kind, name)
-    if any(leaf is algorithm for leaf in jax.tree.leaves(algorithm)):
-        raise InputError(f"{type(algorithm).__name__} is no pytree: decorate it with @algorithm", "algorithm")
-    if algorithm.kind != trace.kind:
-        what = f"{type(algorithm).__name__} is a method for kind {algorithm.kind}, the trace is of {trace.kind}"
-        raise InputError(what, "algorithm")
+    check_fit(trace, algorithm, problem, seed)
+    schedule = Schedule() if schedule is None else schedule
+    every = Every(updates=max(1, trace.summary()["updates"] // 50)) if every is None else every
+    expect(schedule, Schedule, "schedule")
+    expect(every, Every, "every")
+    if target is not None:
+        expect(target, Target, "target")
     if engine not in ("scan", "rows"):
         raise InputError(f"expected 'scan' or 'rows', got {engine!r}", "engine")
     if precision not in ("float32", "float64"):
         raise InputError(f"expected 'float32' or 'float64', got {precision!r}", "precision")
-    check_seed(seed)
-    algorithm.check(trace)
-    every = every or Every(updates=max(1, trace.summary()["updates"] // 50))
+    cuts = every.cuts(trace, problem.num_samples)
     with jax.enable_x64(precision == "float64"):
-        walk = Walk(trace, algorithm, problem, seed, schedule or Schedule(), every, target, measures, engine)
+        rows = sorted({row for row, _ in cuts})
+        setting, test = prepare(
+            trace, algorithm, problem, seed=seed, schedule=schedule, cuts=rows, measures=bool(measures)
+        )
+        names = measured_names(setting, test)
+        if target is not None:
+            target.check(names)
+        walk = Walk(setting, ENGINES[engine, trace.kind], cuts, target, test, problem.num_samples)
         label = label or described(algorithm)
         # None: no bar where standard error is not a terminal
         hidden = None if progress else True
         with tqdm(total=len(trace.gradients), desc=label, unit="gradient", disable=hidden, leave=False) as bar:
-            return walk.run(bar, label)
+            return walk.run(bar, label, float(algorithm.learning_rate))
 
 
 def described(algorithm: Algorithm) -> str:
@@ -121,58 +107,20 @@ def described(algorithm: Algorithm) -> str:
     return " ".join([algorithm.name, *changed])
 
 
+@dataclasses.dataclass(frozen=True)
 class Walk:
-    """One replay: what is fixed, and the walk from one evaluation to the next."""
+    """One walk along a trace, from one evaluation to the next."""
 
-    def __init__(
-        self,
-        trace: Trace,
-        algorithm: Algorithm,
-        problem: Problem,
-        seed: int,
-        schedule: Schedule,
-        every: Every,
-        target: Target | None,
-        measures: bool,
-        engine: str,
-    ):
-        self.trace, self.algorithm, self.problem, self.target, self.measures = (
-            trace,
-            algorithm,
-            problem,
-            target,
-            measures,
-        )
-        self.epoch = problem.num_samples
-        self.factor = schedule.factor(trace.clock / self.epoch)
-        self.cuts = every.cuts(trace, self.epoch)
-        data = problem.data()
-        train, self.test = _arrays(data.train), _arrays(data.test)
-        key = jax.random.key(seed)
-        params, extra = problem.init(jax.random.fold_in(key, Purpose.INITIALISATION))
-        self.start = _arrays(params), _arrays(extra)
-        leaves = _arrays(jax.tree.map(np.asarray, algorithm))
-        learning = Learning(leaves, train, jax.random.fold_in(key, Purpose.DATA))
-        batches = Batches(seed, num_samples(data.train), trace.batch_size)
-        cuts = sorted({cut for cut, _ in self.cuts})
-        self.setting = Setting(trace, learning, problem.rule, *self.start, batches, self.factor, cuts, measures)
-        self.engine = ENGINES[engine, trace.kind]
-        value = jax.eval_shape(self._example_loss, *self.start)[0]
-        if getattr(value, "shape", None) != () or not jnp.issubdtype(value.dtype, jnp.floating):
-            raise InputError(f"its loss should be one real number, not {value}", "problem")
-        figures = jax.eval_shape(problem.rule.metrics, *self.start, self.test)
-        taken = RESERVED & set(figures)
-        if taken:
-            raise InputError(f"its figures may not be called {', '.join(sorted(taken))}", "problem")
-        if target is not None:
-            target.check([*figures, *(["spread"] if trace.kind == "peers" else [])])
+    setting: Setting
+    engine: Any  # the class that does the rows
+    cuts: list[tuple[int, float]]  # of each evaluation: rows of the trace that are done, and the time in seconds
+    target: Target | None
+    test: Any  # the test samples
+    epoch: int  # samples
 
-    def _example_loss(self, params: Any, extra: Any) -> Any:
-        batch = jax.tree.map(lambda samples: samples[: self.trace.batch_size], self.setting.learning.train)
-        return self.problem.rule.loss(params, extra, batch, self.setting.learning.key)
-
-    def run(self, bar: Any, label: str) -> Run:
-        trace, rows = self.trace, self.trace.gradients
+    def run(self, bar: Any, label: str, learning_rate: float) -> Run:
+        """All the way, or to where the run ends before."""
+        trace, rows = self.setting.trace, self.setting.trace.gradients
         engine = self.engine(self.setting)
         given: list[dict[str, np.ndarray]] = []
         evals: list[dict[str, float]] = []
@@ -201,7 +149,7 @@ class Walk:
                     break
         if ended == "budget" and not np.isfinite(evals[-1]["loss"]):
             ended = "diverged"
-        updates = self._updates(trace, given)
+        updates = self._updates(trace, given, learning_rate)
         table = Table({k: np.array([e[k] for e in evals]) for k in evals[0]})
         params = jax.tree.map(np.asarray, engine.model()[0])
         return Run(
@@ -215,16 +163,16 @@ class Walk:
 
     def _evaluate(self, engine: Any, cut: int, now: float) -> dict[str, float]:
         params, extra, more = engine.model()
-        figures = evaluate(self.problem.rule, params, extra, self.test)
-        updates, samples = (int(c[cut - 1]) if cut else 0 for c in (self.trace.updates, self.trace.samples))
+        figures = evaluate(self.setting.rule, params, extra, self.test)
+        trace = self.setting.trace
+        updates, samples = (int(c[cut - 1]) if cut else 0 for c in (trace.updates, trace.samples))
         when = {"time": now, "updates": updates, "samples": samples, "epochs": samples / self.epoch}
         return {**when, **figures, **{k: float(v) for k, v in more.items()}}
 
-    def _updates(self, trace: Trace, given: list[dict[str, np.ndarray]]) -> Table:
+    def _updates(self, trace: Trace, given: list[dict[str, np.ndarray]], learning_rate: float) -> Table:
         rows = trace.gradients
-        names = ("loss", *(MEASURES if self.measures else ()))
+        names = ("loss", *(MEASURES if self.setting.measures else ()))
         measured = {k: np.concatenate([g[k] for g in given])[: len(rows)] if given else np.zeros(0) for k in names}
-        rate = np.asarray(self.algorithm.learning_rate, float) * self.factor
         columns = {
             "time": trace.time[rows],
             "worker": trace.worker[rows],
@@ -233,24 +181,6 @@ class Walk:
             "samples": trace.samples[rows],
             "accepted": trace.accepted[rows],
             "closes": trace.closes[rows] | (trace.kind == "peers"),  # a peer's step is an update of its own
-            "learning_rate": rate[rows],
+            "learning_rate": learning_rate * self.setting.factor[rows],
         }
         return Table(columns | {k: v.astype(float) for k, v in measured.items()})
-
-
-def _arrays(tree: Any) -> Any:
-    """All leaves as JAX arrays, numbers with a point in the precision of this replay, whole numbers in 32 bits."""
-
-    def convert(x: Any) -> jax.Array:
-        x = np.asarray(x)
-        if x.dtype.kind == "f":
-            return jnp.asarray(x, jnp.zeros(()).dtype)
-        if x.dtype.kind not in "iub":
-            raise InputError(f"holds {x.dtype}; parameters and samples are numbers", "problem")
-        if x.dtype.itemsize > 4 or x.dtype == np.uint32:
-            if x.size and (x.max() >= 2**31 or x.min() < -(2**31)):
-                raise InputError("holds whole numbers that do not fit in 32 bits", "problem")
-            x = x.astype(np.int32)
-        return jnp.asarray(x)
-
-    return jax.tree.map(convert, tree)

@@ -1,0 +1,106 @@
+"""From what a user gives to what an engine needs: checked, and as arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from asyncsim.algorithms import Algorithm
+from asyncsim.errors import InputError, expect
+from asyncsim.problems import Problem
+from asyncsim.problems.base import num_samples
+from asyncsim.problems.batches import Batches
+from asyncsim.replaying.rules import MEASURES, Learning, Setting
+from asyncsim.schedules import Schedule
+from asyncsim.streams import Purpose, check_seed
+from asyncsim.trace import Trace
+from asyncsim.vocabulary import SPANS
+
+# figures of a run that a problem's own may not be mistaken for
+RESERVED = {"time", "updates", "samples", "epochs", "spread", "ended", "seconds", "throughput", "time_to_target"} | {
+    *("gradients", "dropped", "cancelled", "staleness_mean", "staleness_max", "bytes_sent"),
+    *MEASURES,
+    *(f"{kind}_share" for kind in SPANS),
+}
+
+
+def check_fit(trace: Trace, algorithm: Algorithm, problem: Problem, seed: int) -> None:
+    """Raise InputError unless these are what they should be, and fit together."""
+    expect(trace, Trace, "trace")
+    expect(algorithm, Algorithm, "algorithm")
+    expect(problem, Problem, "problem")
+    check_seed(seed)
+    if any(leaf is algorithm for leaf in jax.tree.leaves(algorithm)):
+        raise InputError(f"{type(algorithm).__name__} is no pytree: decorate it with @algorithm", "algorithm")
+    if algorithm.kind != trace.kind:
+        what = f"{type(algorithm).__name__} is a method for kind {algorithm.kind}, the trace is of {trace.kind}"
+        raise InputError(what, "algorithm")
+    algorithm.check(trace)
+
+
+def prepare(
+    trace: Trace,
+    algorithm: Algorithm,
+    problem: Problem,
+    *,
+    seed: int,
+    schedule: Schedule,
+    cuts: list[int],
+    measures: bool,
+) -> tuple[Setting, Any]:
+    """The setting of an engine, and the test samples, in the precision that JAX is set to."""
+    data, key = problem.data(), jax.random.key(seed)
+    params, extra = problem.init(jax.random.fold_in(key, Purpose.INITIALISATION))
+    setting = Setting(
+        trace=trace,
+        learning=Learning(arrays(algorithm), arrays(data.train), jax.random.fold_in(key, Purpose.DATA)),
+        rule=problem.rule,
+        params=arrays(params),
+        extra=arrays(extra),
+        batches=Batches(seed, num_samples(data.train), trace.batch_size),
+        factor=schedule.factor(trace.clock / problem.num_samples),
+        cuts=cuts,
+        measures=measures,
+    )
+    _check_loss(setting)
+    return setting, arrays(data.test)
+
+
+def measured_names(setting: Setting, test: Any) -> list[str]:
+    """What an evaluation measures. Raises InputError if a problem's own figure has a name that means something else."""
+    figures = list(jax.eval_shape(setting.rule.metrics, setting.params, setting.extra, test))
+    taken = RESERVED & set(figures)
+    if taken:
+        raise InputError(f"its figures may not be called {', '.join(sorted(taken))}", "problem")
+    return [*figures, *(["spread"] if setting.trace.kind == "peers" else [])]
+
+
+def _check_loss(setting: Setting) -> None:
+    def example(params: Any, extra: Any) -> Any:
+        batch = jax.tree.map(lambda samples: samples[: setting.trace.batch_size], setting.learning.train)
+        return setting.rule.loss(params, extra, batch, setting.learning.key)[0]
+
+    value = jax.eval_shape(example, setting.params, setting.extra)
+    if getattr(value, "shape", None) != () or not jnp.issubdtype(value.dtype, jnp.floating):
+        raise InputError(f"its loss should be one real number, not {value}", "problem")
+
+
+def arrays(tree: Any) -> Any:
+    """All leaves as JAX arrays, numbers with a point in the precision of this replay, whole numbers in 32 bits."""
+
+    def convert(x: Any) -> jax.Array:
+        x = np.asarray(x)
+        if x.dtype.kind == "f":
+            return jnp.asarray(x, jnp.zeros(()).dtype)
+        if x.dtype.kind not in "iub":
+            raise InputError(f"holds {x.dtype}; parameters and samples are numbers", "problem")
+        if x.dtype.itemsize > 4 or x.dtype == np.uint32:
+            if x.size and (x.max() >= 2**31 or x.min() < -(2**31)):
+                raise InputError("holds whole numbers that do not fit in 32 bits", "problem")
+            x = x.astype(np.int32)
+        return jnp.asarray(x)
+
+    return jax.tree.map(convert, tree)
