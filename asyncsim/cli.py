@@ -45,12 +45,12 @@ def run(scenario: ScenarioFile, overrides: Overrides = (), plugin: Plugins = (),
     from asyncsim.plots import overview
     from asyncsim.reports import comparison
     from asyncsim.runs import to_json, versions
-    from asyncsim.scenario import digest, load_scenarios
+    from asyncsim.scenario import digest, load_scenarios, plain
     from asyncsim.scenario import run as run_scenario
 
     _import(plugin)
     scenarios = load_scenarios(scenario, overrides)
-    name = scenario.stem if len(scenarios) > 1 else next(iter(scenarios))
+    name = plain(scenario.stem) if len(scenarios) > 1 else next(iter(scenarios))
     folder = Path(out or f"runs/{name}-{digest(scenarios)}")
     targets = {f"{one.target.metric} {one.target.value:g}" for one in scenarios.values() if one.target is not None}
     replaced = folder.is_dir()
@@ -157,8 +157,10 @@ def main(args: list[str] | None = None) -> None:
         return
     # so that what is under way is cleared away, as for Ctrl-C
     for name in ("SIGTERM", "SIGHUP"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), _end)
+        number = getattr(signal, name, None)
+        # under nohup a hangup stays ignored
+        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _end)
     try:
         app.cli(prog="asyncsim", description=DESCRIPTION, args=args or ["--help"], use_underscores=False)
         sys.stdout.flush()

@@ -41,6 +41,14 @@ class Recorder:
         log.merge(1, mean, keep=0.5, take=0.5)            # averages it with its own
         trace = log.trace()
 
+    With a server, the mean of two gradients as one update, and one that comes too late::
+
+        log = Recorder(3, "server")
+        reads = [log.read(i) for i in range(3)]
+        log.apply(0, reads[0], weight=0.5, closes=False)
+        log.apply(1, reads[1], weight=0.5)                # closes the update: theta moves by the mean
+        log.apply(2, reads[2], accepted=False)            # arrives, and is dropped
+
     In a simulation ``clock`` is the SimPy environment. ``on_full`` is called once, at the row by which ``max_updates``
     or ``max_gradients`` is reached (gradients are looked at where an update closes).
     """

@@ -85,7 +85,7 @@ def settings(cls: Any) -> list[str]:
 
 def _default(value: Any) -> str:
     if value is None or value == ():
-        return "none"
+        return "left out"
     if isinstance(value, bool):
         return str(value).lower()
     if dataclasses.is_dataclass(value):
@@ -95,6 +95,8 @@ def _default(value: Any) -> str:
 
 def build(kind: type[T], table: Mapping[str, Any]) -> T:
     """Make a record from a plain table; ``kind`` is a record or a family (then ``table['name']`` picks the member)."""
+    if _is_family(kind) and isinstance(table, str):
+        table = {"name": table}  # algorithm = "asgd"
     if not isinstance(table, Mapping):
         raise InputError(f"expected {_expected(kind)}, got {_show(table)}")
     table = dict(table)
@@ -193,7 +195,7 @@ def _convert_item(value: Any, hint: Any, k: int) -> Any:
 
 
 def _show(value: Any) -> str:
-    text = repr(value)
+    text = f"the class {value.__name__}" if isinstance(value, type) else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
@@ -215,8 +217,10 @@ def _expected(hint: Any) -> str:
     if origin is tuple:
         return f"a list, [...], of items that are each {_expected(args[0])}"
     if _is_family(hint):
-        return f"{a(hint.family)}: a table whose name is one of: {', '.join(hint.members)}"
+        return f"{a(hint.family)}, or a table whose name is one of: {', '.join(hint.members)}"
     if dataclasses.is_dataclass(hint):
-        fields = ", ".join(f.name for f in dataclasses.fields(hint))
-        return f"{a(getattr(hint, '__name__', str(hint)))}: a table with: {fields}"
+        fields = dataclasses.fields(hint)
+        some = " any of" if all(f.default is not dataclasses.MISSING for f in fields) else ""
+        names = ", ".join(f.name for f in fields)
+        return f"{a(getattr(hint, '__name__', str(hint)))}, or a table with{some}: {names}"
     return _WORDS.get(hint, getattr(hint, "__name__", str(hint)))

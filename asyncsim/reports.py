@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from asyncsim.errors import InputError
+
 if TYPE_CHECKING:
     from asyncsim.runs import Run
 
@@ -32,19 +34,8 @@ TITLES = {  # in this order: what a summary calls it, and what a table does
     "ended": "ended by",
 }
 BRIEF = [
-    "seconds",
-    "updates",
-    "throughput",
-    "staleness_mean",
-    "staleness_max",
-    "gap",
-    "loss",
-    "accuracy",
-    "spread",
-    "compute_share",
-    "wait_share",
-    "time_to_target",
-    "ended",
+    *("seconds", "updates", "dropped", "cancelled", "throughput", "staleness_mean", "staleness_max", "gap", "loss"),
+    *("accuracy", "spread", "compute_share", "wait_share", "time_to_target", "ended"),
 ]
 
 
@@ -62,10 +53,17 @@ def show(name: str, value: Any) -> str:
     return f"{text} {unit}".strip()
 
 
-def comparison(runs: Iterable[Run], *, target: str = "") -> str:
+def comparison(runs: Run | Iterable[Run], *, target: str = "") -> str:
     """The main figures of some runs side by side, as text; ``target`` says what the time to target is of."""
+    chosen = list(runs) if isinstance(runs, Iterable) else [runs]
+    for run in chosen:
+        if not hasattr(run, "summary") or not hasattr(run, "label"):
+            raise InputError(f"expected runs, got {run!r}", "runs")
     titles = {**{k: TITLES[k] for k in BRIEF}, **({"time_to_target": f"time to {target}"} if target else {})}
-    return side_by_side([run.label for run in runs], [run.summary for run in runs], titles)
+    for name in ("dropped", "cancelled"):  # only where there are some
+        if not any(run.summary.get(name) for run in chosen):
+            del titles[name]
+    return side_by_side([run.label for run in chosen], [run.summary for run in chosen], titles)
 
 
 def side_by_side(labels: Iterable[str], summaries: Iterable[Mapping[str, Any]], titles: Mapping[str, str]) -> str:

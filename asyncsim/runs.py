@@ -32,8 +32,9 @@ class Run:
     ``updates``: a row per gradient: time (simulated seconds), worker, its step, staleness, samples processed, whether
     it was accepted and closed an update, learning rate, batch loss and, unless switched off, gap, gradient norm and
     update norm. ``evals``: a row per evaluation: time, updates, samples, epochs and the test figures. ``summary``: one
-    figure by name each. ``params``: the final parameters. ``trace``: what happened when. ``scenario``: the resolved
-    scenario as plain tables, where the run came from one (``asyncsim.Scenario(**run.scenario)`` builds it again).
+    figure by name each. ``params``: the final parameters. ``trace``: what happened when. ``settings``: what was
+    replayed, in plain tables. ``scenario``: the whole resolved scenario, where the run came from one
+    (``asyncsim.Scenario(**run.scenario)`` builds it again).
     """
 
     label: str
@@ -42,6 +43,7 @@ class Run:
     evals: Table
     summary: dict[str, Any]
     params: Any
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     scenario: dict[str, Any] | None = None
 
     @property
@@ -93,7 +95,8 @@ class Run:
         if self.scenario is not None:
             (folder / "scenario.toml").write_text(tomli_w.dumps(self.scenario), encoding="utf-8")
         rows = {name: len(getattr(self, name)) for name in ("updates", "evals")}
-        meta = {"format": FORMAT, "kind": "run", "label": self.label, "rows": rows, "versions": versions()}
+        meta = {"format": FORMAT, "kind": "run", "label": self.label, "rows": rows, "settings": self.settings}
+        meta["versions"] = versions()
         (folder / MARK).write_text(to_json(meta), encoding="utf-8")
 
 
@@ -145,7 +148,9 @@ def _read(folder: Path, meta: dict[str, Any]) -> Run:
     if not (folder / "trace.npz").exists():
         raise FileNotFoundError(2, "no such file", str(folder / "trace.npz"))
     trace, params = Trace.load(folder / "trace.npz"), unpack_tree(folder / "params.npz")
-    return Run(str(meta["label"]), trace, tables["updates"], tables["evals"], summary, params, scenario)
+    return Run(
+        str(meta["label"]), trace, tables["updates"], tables["evals"], summary, params, meta["settings"], scenario
+    )
 
 
 def summarise(

@@ -8,7 +8,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from asyncsim.algorithms import Algorithm
 from asyncsim.cluster import Cluster
-from asyncsim.errors import InputError
+from asyncsim.errors import InputError, nearest
 from asyncsim.problems import Problem
 from asyncsim.protocols import Protocol
 from asyncsim.recording import Stop, record
@@ -36,7 +36,8 @@ MAX_BYTES = 1_000_000  # a scenario is a page of text: refuse what cannot be one
 class Scenario:
     """One simulation: a cluster, who waits for whom, what is learned and how, and when it ends.
 
-    ``protocol`` may be left out: then it is the one that the algorithm normally runs on. The other fields are the
+    ``protocol`` may be left out: then it is the one that the algorithm normally runs on; ``evaluate`` too: then there
+    are about 50 evaluations. A table that has nothing but a name may be written as that name. The other fields are the
     arguments of ``asyncsim.record`` and ``asyncsim.replay`` of the same names (``evaluate`` is ``every`` there).
     ``name`` labels the run, and is the name of its folder: letters, digits, _ and -.
     """
@@ -133,10 +134,18 @@ def load_scenarios(path: str | Path, overrides: Iterable[str] = ()) -> dict[str,
         settings = sorted(map(_parsed, overrides), key=lambda setting: not setting[0].endswith(".name"))
         for key, value in settings:
             if key.startswith("variants."):
+                there, named = tables.get("variants", {}), key.split(".")[1]
+                if named not in there:
+                    names = ", ".join(there) or "none"
+                    raise InputError(f"no variant is called {named!r}; there are: {names}{nearest(named, there)}", key)
                 _set(tables, key, value)
         variants = tables.pop("variants", {})
         if not isinstance(variants, Mapping):
             raise InputError(f"expected a table of tables, got {variants!r}", "variants")
+        known = [*(f.name for f in fields(Scenario)), "variants"]
+        for key in tables:
+            if key not in known:
+                raise InputError(f"unknown key; allowed: {', '.join(known)}{nearest(key, known)}", key)
         found = {}
         for name, changes in variants.items() or [(None, {})]:
             where = "" if name is None else f"variants.{name}"
@@ -144,7 +153,9 @@ def load_scenarios(path: str | Path, overrides: Iterable[str] = ()) -> dict[str,
                 raise InputError(f"expected a table, got {changes!r}", where)
             if name is not None and not NAME.fullmatch(name):
                 raise InputError(BAD_NAME, where)
-            laid = _laid_over({"name": path.stem, **tables}, {**changes, **({} if name is None else {"name": name})})
+            laid = _laid_over(
+                {"name": plain(path.stem), **tables}, {**changes, **({} if name is None else {"name": name})}
+            )
             try:
                 for key, value in settings:
                     if not key.startswith("variants."):
@@ -159,6 +170,11 @@ def load_scenarios(path: str | Path, overrides: Iterable[str] = ()) -> dict[str,
         return found
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
+
+
+def plain(text: str) -> str:
+    """The text as a name: what is not allowed in one becomes -."""
+    return re.sub(r"[^A-Za-z0-9_-]", "-", text).lstrip("-_")[:80] or "scenario"
 
 
 def _read(path: Path) -> dict[str, Any]:

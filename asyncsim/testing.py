@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from asyncsim.algorithms import Algorithm
+from asyncsim.algorithms import Algorithm, ServerAlgorithm
 from asyncsim.problems import MLP, Blobs, Quadratic
 from asyncsim.recorder import Recorder
 from asyncsim.replaying import replay
@@ -18,12 +18,14 @@ from asyncsim.trace import Trace
 GRADIENTS = 40
 
 
-def small_trace(kind: str, *, num_workers: int = 3, gradients: int = GRADIENTS, seed: int = 0) -> Trace:
+def small_trace(
+    kind: str, *, num_workers: int = 3, gradients: int = GRADIENTS, seed: int = 0, local_steps: bool = True
+) -> Trace:
     """A short random trace with every verb that a method of this kind may meet.
 
-    Servers: arrivals in random order, updates of one or two gradients, dropped and cancelled gradients, local steps, a
-    worker that starts afresh. Peers: gradients in random order, between which pairs average their models, also while a
-    gradient is under way; messages that are old or under way; a peer that starts afresh.
+    Servers: arrivals in random order, updates of one or two gradients, dropped and cancelled gradients, local steps (if
+    wanted), a worker that starts afresh. Peers: gradients in random order, between which pairs average their models,
+    also while a gradient is under way; messages that are old or under way; a peer that starts afresh.
     """
     rng = np.random.default_rng(seed)
     log = Recorder(num_workers, kind)
@@ -39,7 +41,7 @@ def small_trace(kind: str, *, num_workers: int = 3, gradients: int = GRADIENTS, 
                 log.apply(i, reads[i], accepted=False)
             elif luck < 0.2:
                 log.cancel(i, reads[i])
-            elif luck < 0.3:
+            elif luck < 0.3 and local_steps:
                 log.step(i, reads[i])
                 continue
             else:
@@ -73,18 +75,17 @@ def check_algorithm(algorithm: Algorithm) -> None:
     agree in float64; other hyper-parameters compile nothing; the state keeps its structure; it says what it does.
     """
     cls = type(algorithm)
+    assert not isinstance(algorithm, type), f"got the class {algorithm}; make one: check_algorithm({algorithm}())"
     assert isinstance(algorithm, Algorithm), f"{cls.__name__} is neither a ServerAlgorithm nor a PeerAlgorithm"
-    assert hasattr(algorithm, "learning_rate"), f"{cls.__name__} has no learning_rate"
-    # a dataclass without a docstring gets its signature for one
-    documented = bool(cls.__doc__) and not (cls.__doc__ or "").startswith(f"{cls.__name__}(")
-    assert documented, f"{cls.__name__} has no docstring: give the rule and its source"
     leaves, shape = jax.tree.flatten(algorithm)
     is_tree = not any(x is algorithm for x in leaves) and jax.tree.unflatten(shape, leaves) == algorithm
     assert is_tree, f"{cls.__name__} is no pytree of its fields: decorate it with @algorithm"
+    assert hasattr(algorithm, "learning_rate"), f"{cls.__name__} has no field learning_rate"
     assert all(isinstance(x, int | float) or hasattr(x, "dtype") for x in leaves), (
         f"{cls.__name__} has fields that are not numbers: make them static()"
     )
-    trace = small_trace(algorithm.kind)
+    steps = isinstance(algorithm, ServerAlgorithm) and type(algorithm).local is not ServerAlgorithm.local
+    trace = small_trace(algorithm.kind, local_steps=steps)
     problem = MLP(Blobs(features=5, classes=3, train=50, test=20), hidden=(4,))
     scan, rows = (replay(trace, algorithm, problem, engine=e, precision="float64") for e in ("scan", "rows"))
     _same(scan, rows, 1e-10)
@@ -99,6 +100,9 @@ def check_algorithm(algorithm: Algorithm) -> None:
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(still.params)), (
         f"{cls.__name__} gives NaN where the gradient is zero"
     )
+    # a dataclass without a docstring gets its signature for one
+    documented = bool(cls.__doc__) and not (cls.__doc__ or "").startswith(f"{cls.__name__}(")
+    assert documented, f"{cls.__name__} has no docstring: give the rule and its source"
 
 
 def _same(a: Run, b: Run, tolerance: float) -> None:

@@ -111,9 +111,9 @@ def check(trace: Any) -> None:
     refuse(bad, "weights are finite numbers")
     bad = np.zeros(len(t), bool)
     bad[owner[(t.member < 0) | (t.member >= owner)]] = True
-    refuse(bad, "mixes rows that are not earlier rows")
+    refuse(bad, "mixes what is not an earlier row: messages are named by the row that publish returned")
     bad[owner[t.verb[t.member] != PUBLISH]] = True
-    refuse(bad, "mixes rows that are not messages")
+    refuse(bad, "mixes rows that are not messages: name what publish returned")
     cancelled = np.full(len(t), len(t))  # by read: the row that cancels its gradient
     cancels = np.flatnonzero(t.verb == CANCEL)
     np.minimum.at(cancelled, t.source[cancels], cancels)

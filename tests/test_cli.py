@@ -94,6 +94,8 @@ def test_overrides(small, capsys):
     assert a.problem.eigenvalues == (2.0,)
     assert (a.stop.samples, a.stop.updates) == (640, None)
     assert a.schedule.length == 3.0
+    # a table with nothing but a name may be written as that name
+    assert load_scenarios("small.toml", ["algorithm=ssgd"])["sync"].algorithm.learning_rate == 0.1
     # another method starts from its own defaults
     assert load_scenarios("small.toml", ["algorithm.name=ssgd"])["async"].algorithm.learning_rate == 0.1
     # laid over every run, whatever tables of its own it has, and names before what belongs to them
@@ -179,7 +181,7 @@ MISTAKES = {
     "a missing table": (
         "[stop]\nupdates = 30",
         "",
-        "bad.toml: stop: is missing; expected a Stop: a table with: updates, samples",
+        "bad.toml: stop: is missing; expected a Stop, or a table with any of: updates, samples",
     ),
     "an unknown name": (
         '"asgd"',
@@ -212,8 +214,8 @@ MISTAKES = {
     "a worker without a time model": (
         'count = 1\nstep_time = { name = "exponential", mean = 2.0 }',
         "count = 1",
-        "bad.toml: cluster.workers[1].step_time: is missing; expected a step-time model: a table whose name is one of: "
-        "constant, gamma",
+        "bad.toml: cluster.workers[1].step_time: is missing; expected a step-time model, or a table whose name is one "
+        "of: constant, gamma",
     ),
     "no workers": (
         "count = 2",
@@ -230,6 +232,7 @@ MISTAKES = {
         "latency = -0.01",
         "cluster.latency: expected a number >= 0 and <= 1e+12, got -0.01",
     ),
+    "a forgotten letter": ("[variants.sync]", "[variant.sync]", "bad.toml: variant: unknown key; allowed: cluster, "),
     "a mistake in a variant": (
         "learning_rate = 0.2",
         "learning_rate = -0.2",
@@ -255,7 +258,7 @@ MISTAKES = {
     "a number in place of a table": (
         "seed = 1",
         "seed = 1\ntarget = 3",
-        "bad.toml: target: expected a Target: a table with: value, metric, stop, got 3",
+        "bad.toml: target: expected a Target, or a table with: value, metric, stop, got 3",
     ),
     "a date": ("latency = 0.01", "latency = 1979-05-27", "latency: expected a number >= 0"),
     "a date for a flag": ("seed = 1", "seed = 1\nmeasures = 1979-05-27", "measures: expected true or false"),
@@ -302,6 +305,10 @@ def test_mistakes_in_a_scenario(small, capsys, case):
         (["run", "."], ".: is no file"),
         (["run", "small.toml", "--set", "seed"], "--set: expected KEY=VALUE"),
         (["run", "small.toml", "--set", "cluster.workers[7].count=1"], "there is no item [7]; the list has 2"),
+        (
+            ["run", "small.toml", "--set", "variants.synk.seed=1"],
+            "no variant is called 'synk'; there are: async, sync; did",
+        ),
         (["run", "small.toml", "--set", "seed.x=1"], "seed.x: there is no table"),
         (
             ["run", "small.toml", "--set", "algorithm.momentum=2"],
@@ -360,12 +367,17 @@ def test_two_processes_write_the_same_bytes(small):
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_stopped_run_leaves_nothing_behind(small, number, status):
-    long = ["run", "small.toml", "--set", "stop.updates=3000000"]
-    with subprocess.Popen([*COMMAND, *long], stderr=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    # a shell in the background has its children ignore SIGINT: these shall not
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n" + COMMAND[-1]
+    command = [sys.executable, "-c", code, "run", "small.toml", "--set", "stop.updates=300000"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         while not list(small.glob("runs/.*")):  # the folder under way is made first
             assert process.poll() is None
         process.send_signal(number)
-        process.communicate()
+        try:
+            process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == status
     assert [p.name for p in small.iterdir()] == ["small.toml"]
 

@@ -89,7 +89,7 @@ def test_the_number_of_events_and_hyper_parameters_compile_nothing(make_cluster)
 
 
 def test_twenty_runs_leave_no_arrays_behind():
-    trace = small_trace("server")
+    trace = small_trace("server", local_steps=False)
     replay(trace, ASGD(0.1), PROBLEM)
     before = len(jax.live_arrays())
     for seed in range(20):

@@ -380,6 +380,16 @@ class GrowingMemory(WrongPair):
         return jnp.zeros(3), message
 
 
+@algorithm
+class NoRate(ServerAlgorithm):
+    """Forgot its learning rate."""
+
+    rate: float = 0.1
+
+    def apply(self, state, message, context):
+        return state
+
+
 class NotAnAlgorithm(ServerAlgorithm):
     """Forgot its decorator."""
 
@@ -391,9 +401,13 @@ class NotAnAlgorithm(ServerAlgorithm):
     ("method", "message"),
     [
         (WrongState(), r"WrongState.apply gives an array of shape \(2, 1\) in place of \(1,\)"),
-        (WrongTree(), "WrongTree.apply gives .* where it should keep the structure"),
+        (
+            WrongTree(),
+            r"WrongTree.apply gives another structure than it got: without \['params'\]\['x'\], with \['x'\]",
+        ),
+        (NoRate(), "algorithm: NoRate has no field learning_rate"),
         (WrongPair(), "WrongPair.receive returns dict; it should return a pair"),
-        (GrowingMemory(), "GrowingMemory.receive gives .* where it should keep the structure"),
+        (GrowingMemory(), "GrowingMemory.receive gives another structure than it got: with the whole"),
         (NotAnAlgorithm(), "algorithm: NotAnAlgorithm is no pytree: decorate it"),
         (ASGD, r"algorithm: expected an Algorithm, got the class ASGD; make one: ASGD\(\)"),
     ],
@@ -430,6 +444,15 @@ def test_wrong_arguments_are_named(change, message):
         arguments["problem"] = problems[arguments["problem"]]
     with pytest.raises(asyncsim.InputError, match=message):
         replay(**arguments)
+
+
+def test_local_steps_are_refused_by_methods_that_have_none():
+    log = Recorder(1, "server")
+    read = log.read(0)
+    log.step(0, read)
+    log.apply(0, read)
+    with pytest.raises(asyncsim.InputError, match="row 1, step: ASGD has no local steps"):
+        replay(log.trace(), ASGD(0.1), Quadratic())
 
 
 def test_an_empty_trace_and_a_wrong_kind():

@@ -65,6 +65,8 @@ def test_save_and_load(run, tmp_path):
     assert back.spans == run.spans
     assert back.summary == run.summary
     assert back.scenario == run.scenario
+    assert back.settings == run.settings
+    assert back.settings["algorithm"] == {**SCENARIO["algorithm"], "weight_decay": 0.0, "nesterov": False}
     assert back.label == run.label
     assert jax.tree.structure(back.params) == jax.tree.structure(run.params)
     assert jax.tree.all(jax.tree.map(np.array_equal, back.params, run.params))
@@ -253,6 +255,7 @@ def test_the_users_own_problem_can_be_saved(tmp_path):
     fields = {k: v for k, v in SCENARIO.items() if k not in ("problem", "target")}
     run = asyncsim.run(asyncsim.Scenario(problem=problem, **fields))
     assert run.scenario is None
+    assert run.settings["problem"] == "CustomProblem(loss, 10 samples)"
     run.save(tmp_path / "run")
     assert load(tmp_path / "run").updates == run.updates
     assert json.loads((tmp_path / "run" / "asyncsim.json").read_text())["versions"]["asyncsim"]

@@ -104,7 +104,7 @@ BAD = {
     "a server's verb between peers": (lambda log: log.apply(0, log.read(0)), "peers", "not a verb"),
     "an empty mix": (lambda log: log.mix([], []), "peers", "mixes no message"),
     "a mix of a read": (lambda log: log.mix([log.read(0)], [1.0]), "peers", "not messages"),
-    "a mix of what comes later": (lambda log: log.mix([5], [1.0]), "peers", "not earlier rows"),
+    "a mix of what comes later": (lambda log: log.mix([5], [1.0]), "peers", "not an earlier row"),
     "a weight that is no number": (
         lambda log: log.merge(0, log.mix([log.publish(0)], [1.0]), keep=float("nan")),
         "peers",

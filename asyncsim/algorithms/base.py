@@ -15,9 +15,12 @@ from typing import Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from asyncsim.errors import InputError
 from asyncsim.records import Family, Positive, checked
 from asyncsim.trace import Trace
+from asyncsim.vocabulary import STEP
 from asyncsim.workload import Costs
 
 Params = Any  # a pytree of arrays
@@ -94,6 +97,12 @@ class ServerAlgorithm(Algorithm):
 
     kind = "server"
     protocol = "async"
+
+    def check(self, trace: Trace) -> None:
+        steps = np.flatnonzero(trace.verb == STEP)
+        if len(steps) and type(self).local is ServerAlgorithm.local:
+            what = f"{type(self).__name__} has no local steps (no method local): this gradient would be lost"
+            raise InputError(what, f"row {steps[0]}, step")
 
     def init(self, params: Params, num_workers: int) -> State:
         """The server's state at the start."""

@@ -92,9 +92,9 @@ class CustomProblem(Problem):
     """A user's own loss function and data.
 
     ``loss(params, batch)`` is the mean loss of a batch (the rows of ``train`` that were drawn); ``params`` the
-    parameters at the start; ``train`` and ``test`` pytrees of arrays with samples along axis 0 (``test``: by default
-    the training samples). ``metrics(params, batch)`` may return more test figures by name, such as accuracy. Keep the
-    functions at module level or reuse them: each new function object compiles anew.
+    parameters at the start, a pytree of arrays of real numbers; ``train`` and ``test`` pytrees of arrays with samples
+    along axis 0 (``test``: by default the training samples). ``metrics(params, batch)`` may return more test figures by
+    name, such as accuracy. Keep the functions at module level or reuse them: each new function object compiles anew.
     """
 
     name = "custom"
@@ -107,6 +107,9 @@ class CustomProblem(Problem):
         test: Any = None,
         metrics: Callable[[Any, Any], dict[str, jax.Array]] | None = None,
     ):
+        for name, function in (("loss", loss), ("metrics", metrics)):
+            if not callable(function) and function is not None:
+                raise InputError(f"expected a function of params and batch, got {function!r}"[:200], name)
         self._rule, self._params = _CustomRule(loss, metrics), params
         self._data = Data(jax.tree.map(np.asarray, train), jax.tree.map(np.asarray, train if test is None else test))
         for name, samples in self._data._asdict().items():
@@ -116,6 +119,9 @@ class CustomProblem(Problem):
                 raise error.within(name) from None
             if empty:
                 raise InputError("has no samples", name)
+
+    def __repr__(self) -> str:
+        return f"CustomProblem({getattr(self._rule.user_loss, '__name__', 'loss')}, {self.num_samples} samples)"
 
     def init(self, key: jax.Array) -> tuple[Any, Any]:
         return self._params, ()

@@ -35,6 +35,8 @@ def check_fit(trace: Trace, algorithm: Algorithm, problem: Problem, seed: int) -
     check_seed(seed)
     if any(leaf is algorithm for leaf in jax.tree.leaves(algorithm)):
         raise InputError(f"{type(algorithm).__name__} is no pytree: decorate it with @algorithm", "algorithm")
+    if not hasattr(algorithm, "learning_rate"):
+        raise InputError(f"{type(algorithm).__name__} has no field learning_rate", "algorithm")
     if algorithm.kind != trace.kind:
         what = f"{type(algorithm).__name__} is a method for kind {algorithm.kind}, the trace is of {trace.kind}"
         raise InputError(what, "algorithm")
@@ -54,6 +56,8 @@ def prepare(
     """The setting of an engine, and the test samples, in the precision that JAX is set to."""
     data, key = problem.data(), jax.random.key(seed)
     params, extra = problem.init(jax.random.fold_in(key, Purpose.INITIALISATION))
+    if any(np.asarray(x).dtype.kind != "f" for x in jax.tree.leaves(params)):
+        raise InputError("its parameters should be real numbers: whole ones cannot be learned", "problem")
     setting = Setting(
         trace=trace,
         learning=Learning(arrays(algorithm), arrays(data.train), jax.random.fold_in(key, Purpose.DATA)),
@@ -85,7 +89,9 @@ def _check_loss(setting: Setting) -> None:
 
     value = jax.eval_shape(example, setting.params, setting.extra)
     if getattr(value, "shape", None) != () or not jnp.issubdtype(value.dtype, jnp.floating):
-        raise InputError(f"its loss should be one real number, not {value}", "problem")
+        shape = getattr(value, "shape", None)
+        what = f"an array of shape {shape}; take its mean" if shape else f"{value}"
+        raise InputError(f"its loss should be one real number, not {what}", "problem")
 
 
 def arrays(tree: Any) -> Any:

@@ -134,10 +134,14 @@ def same_types(old: Any, new: Any, maker: str = "") -> Any:
 
     ``maker`` names the method that made it, for the message.
     """
-    before: Any = jax.tree.structure(old)
-    after: Any = jax.tree.structure(new)
-    if before != after:
-        raise InputError(f"{maker} gives {after}, where it should keep the structure {before}")
+    if jax.tree.structure(old) != jax.tree.structure(new):  # type: ignore[operator]
+        before, after = (
+            [jax.tree_util.keystr(path) or "the whole" for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+            for tree in (old, new)
+        )
+        lost, added = (", ".join(p for p in x if p not in y) for x, y in ((before, after), (after, before)))
+        parts = [f"{word} {names}" for word, names in (("without", lost), ("with", added)) if names]
+        raise InputError(f"{maker} gives another structure than it got: {', '.join(parts) or 'of other containers'}")
     for a, b in zip(jax.tree.leaves(old), jax.tree.leaves(new), strict=True):
         if jnp.shape(a) != jnp.shape(b):
             raise InputError(f"{maker} gives an array of shape {jnp.shape(b)} in place of {jnp.shape(a)}")

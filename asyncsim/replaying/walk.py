@@ -12,6 +12,7 @@ from tqdm import tqdm
 from asyncsim.algorithms import Algorithm
 from asyncsim.errors import InputError, expect
 from asyncsim.problems import Problem
+from asyncsim.records import table
 from asyncsim.replaying.by_row import ByRowPeers, ByRowServer
 from asyncsim.replaying.evaluation import Every, Target, evaluate
 from asyncsim.replaying.peer_program import CompiledPeers
@@ -97,7 +98,10 @@ def replay(
         # None: no bar where standard error is not a terminal
         hidden = None if progress else True
         with tqdm(total=len(trace.gradients), desc=label, unit="gradient", disable=hidden, leave=False) as bar:
-            return walk.run(bar, label, float(algorithm.learning_rate))
+            run = walk.run(bar, label, float(algorithm.learning_rate))
+    given = {"algorithm": algorithm, "problem": problem, "schedule": schedule, "evaluate": every, "target": target}
+    plain = {"seed": seed, "engine": engine, "precision": precision, "batch_size": trace.batch_size}
+    return dataclasses.replace(run, settings={**{k: in_words(v) for k, v in given.items() if v is not None}, **plain})
 
 
 def described(algorithm: Algorithm) -> str:
@@ -105,6 +109,14 @@ def described(algorithm: Algorithm) -> str:
     fields = dataclasses.fields(algorithm)  # type: ignore[arg-type]
     changed = [f"{f.name}={getattr(algorithm, f.name)}" for f in fields if getattr(algorithm, f.name) != f.default]
     return " ".join([algorithm.name, *changed])
+
+
+def in_words(value: Any) -> Any:
+    """A record as plain tables; of anything else, what it is."""
+    try:
+        return table(value)
+    except InputError:
+        return repr(value) if type(value).__repr__ is not object.__repr__ else type(value).__name__
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,15 +162,15 @@ class Walk:
         if ended == "budget" and not np.isfinite(evals[-1]["loss"]):
             ended = "diverged"
         updates = self._updates(trace, given, learning_rate)
-        table = Table({k: np.array([e[k] for e in evals]) for k in evals[0]})
+        figures = Table({k: np.array([e[k] for e in evals]) for k in evals[0]})
         params = jax.tree.map(np.asarray, engine.model()[0])
         return Run(
             label=label,
             trace=trace,
             updates=updates,
-            evals=table,
+            evals=figures,
             params=params,
-            summary=summarise(trace, updates, table, ended, self.target is not None, reached),
+            summary=summarise(trace, updates, figures, ended, self.target is not None, reached),
         )
 
     def _evaluate(self, engine: Any, cut: int, now: float) -> dict[str, float]:
