@@ -41,10 +41,10 @@ def run(scenario: ScenarioFile, overrides: Overrides = (), plugin: Plugins = (),
     Args:
         out: the folder for the results, in place of former ones there (left empty: runs/ and a name for these settings)
     """
-    from asyncsim.files import MARK, new_folder
+    from asyncsim.files import mark, new_folder
     from asyncsim.plots import overview
     from asyncsim.reports import comparison
-    from asyncsim.runs import to_json, versions
+    from asyncsim.runs import versions
     from asyncsim.scenario import digest, load_scenarios, plain
     from asyncsim.scenario import run as run_scenario
 
@@ -63,8 +63,7 @@ def run(scenario: ScenarioFile, overrides: Overrides = (), plugin: Plugins = (),
             one.write(temporary / one.label)
         overview(runs).savefig(temporary / "figure.png", dpi=150)
         (temporary / "table.txt").write_text(text + "\n", encoding="utf-8")
-        meta = {"kind": "comparison", "runs": [one.label for one in runs], "versions": versions()}
-        (temporary / MARK).write_text(to_json(meta), encoding="utf-8")
+        mark(temporary, "comparison", runs=[one.label for one in runs], versions=versions())
     print(text)
     former = ", in place of the former ones" if replaced else ""
     print(f"\nresults: {folder}/ (figure.png, and for each run its scenario and tables){former}")
@@ -79,9 +78,9 @@ def trace(scenario: ScenarioFile, overrides: Overrides = (), plugin: Plugins = (
     Args:
         out: a folder to write the traces to (left empty: nothing is written)
     """
-    from asyncsim.files import MARK, check_folder, new_folder
+    from asyncsim.files import check_folder, mark, new_folder
     from asyncsim.reports import TITLES, side_by_side
-    from asyncsim.runs import to_json, versions
+    from asyncsim.runs import versions
     from asyncsim.scenario import load_scenarios
 
     _import(plugin)
@@ -94,7 +93,7 @@ def trace(scenario: ScenarioFile, overrides: Overrides = (), plugin: Plugins = (
         with new_folder(Path(out), "set of traces") as temporary:
             for name, one in traces.items():
                 one.save(temporary / f"{name}.npz")
-            (temporary / MARK).write_text(to_json({"kind": "set of traces", "versions": versions()}), encoding="utf-8")
+            mark(temporary, "set of traces", versions=versions())
     print(side_by_side(traces, [one.summary() for one in traces.values()], TITLES))
     if out:
         print(f"\ntraces: {out}/")
@@ -174,10 +173,11 @@ def main(args: list[str] | None = None) -> None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
         _say(f"cannot print: {error.strerror}")
         raise SystemExit(1) from None
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, _Stopped) as stop:
         _say("interrupted; nothing was written")
         sys.stderr.flush()
-        os._exit(130)  # XLA's threads may be in the middle of a compilation: an ordinary exit would crash
+        # XLA's threads may be in the middle of a compilation: an ordinary exit would crash
+        os._exit(128 + (stop.args[0] if isinstance(stop, _Stopped) else signal.SIGINT))
 
 
 def _say(message: object) -> None:
@@ -186,8 +186,12 @@ def _say(message: object) -> None:
     print(f"asyncsim: {line}".encode(errors="backslashreplace").decode(), file=sys.stderr)
 
 
+class _Stopped(BaseException):
+    """A signal to end: passes through whatever is under way, so that it is cleared away."""
+
+
 def _end(number: int, frame: Any) -> None:
-    raise SystemExit(128 + number)
+    raise _Stopped(number)
 
 
 DESCRIPTION = (

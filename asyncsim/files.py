@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from asyncsim.errors import InputError
 
@@ -37,11 +38,14 @@ def check_folder(path: Path, kind: str) -> None:
         if path.exists() and not path.is_dir():
             raise InputError("is a file, not a folder", str(path))
         if path.is_dir() and any(path.iterdir()):
-            held = _kind(path)
+            held, others = _held(path)
             if held is None:
                 raise InputError("is not empty and holds no asyncsim results; choose another folder", str(path))
             if held != kind:
                 raise InputError(f"holds a {held}, which a {kind} would replace; choose another folder", str(path))
+            if others:
+                what = f"holds {others[0]} besides asyncsim's results, which would be replaced; choose another folder"
+                raise InputError(what, str(path))
         parent = path.absolute().parent
         while not parent.exists():
             parent = parent.parent
@@ -55,12 +59,21 @@ def check_folder(path: Path, kind: str) -> None:
         raise InputError(f"is no path: {error}", str(path)) from None
 
 
-def _kind(path: Path) -> str | None:
-    """What results a folder holds, or None."""
+def mark(folder: Path, kind: str, **meta: Any) -> None:
+    """Write the mark by which a folder is known as ours: its kind, what else is to be said, and its files by name."""
+    files = sorted({str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()} | {MARK})
+    text = json.dumps({"kind": kind, **meta, "files": files}, indent=2) + "\n"
+    (folder / MARK).write_text(text, encoding="utf-8")
+
+
+def _held(path: Path) -> tuple[str | None, list[str]]:
+    """What results a folder holds, or None; and which files in it are not of them."""
     try:
-        return str(json.loads((path / MARK).read_text(encoding="utf-8"))["kind"])
+        found = json.loads((path / MARK).read_text(encoding="utf-8"))
+        kind, ours = str(found["kind"]), set(found["files"])
     except (OSError, ValueError, KeyError, TypeError):
-        return None
+        return None, []
+    return kind, sorted({str(p.relative_to(path)) for p in path.rglob("*") if not p.is_dir()} - ours)
 
 
 @contextmanager
@@ -75,6 +88,7 @@ def new_folder(path: Path, kind: str) -> Iterator[Path]:
         temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
         temporary.chmod(0o755)
         yield temporary
+        check_folder(path, kind)  # again: the work may have taken hours
         if path.is_dir():
             old = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
             os.replace(path, old / "old")
@@ -85,6 +99,9 @@ def new_folder(path: Path, kind: str) -> Iterator[Path]:
                 raise
         else:
             os.replace(temporary, path)
+    except InputError as error:
+        hidden = temporary is not None and error.path.startswith(str(temporary))
+        raise (InputError(error.what, str(path)) if hidden else error) from None
     except OSError as error:
         verb = "made" if temporary is None else "written"
         raise InputError(f"cannot be {verb}: {error.strerror or error}", str(path)) from None

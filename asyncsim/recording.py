@@ -90,7 +90,7 @@ def record(
     )
     # a hair less, as 0.07 epochs of 100 samples are 7.000000000000001 samples
     max_gradients = samples / workload.batch_size * (1 - ROUNDING)
-    rate = sum(group.count / group.step_time.mean_seconds for group in cluster.workers)
+    rate = sum(group.count / (group.step_time.mean_seconds + 2 * cluster.latency) for group in cluster.workers)
     updates, seconds = stop.updates or float("inf"), stop.seconds or float("inf")
     at_most = min(max_gradients, updates * cluster.num_workers, seconds * rate)
     if at_most > MAX_GRADIENTS:

@@ -6,6 +6,7 @@ import dataclasses
 import html
 import io
 import json
+import os
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from asyncsim.errors import InputError
-from asyncsim.files import MARK, new_folder
+from asyncsim.files import MARK, mark, new_folder
 from asyncsim.reports import show
 from asyncsim.tables import Table
 from asyncsim.trace import Trace
@@ -95,9 +96,7 @@ class Run:
         if self.scenario is not None:
             (folder / "scenario.toml").write_text(tomli_w.dumps(self.scenario), encoding="utf-8")
         rows = {name: len(getattr(self, name)) for name in ("updates", "evals")}
-        meta = {"format": FORMAT, "kind": "run", "label": self.label, "rows": rows, "settings": self.settings}
-        meta["versions"] = versions()
-        (folder / MARK).write_text(to_json(meta), encoding="utf-8")
+        mark(folder, "run", format=FORMAT, label=self.label, rows=rows, settings=self.settings, versions=versions())
 
 
 def load(folder: str | Path) -> Run:
@@ -173,13 +172,17 @@ def summarise(
 
 def versions() -> dict[str, str]:
     """The versions, and the kind of machine, that a result depends on."""
-    import os
     import platform
     from importlib import metadata
 
     names = ("asyncsim", "jax", "jaxlib", "numpy", "simpy", "optax")
-    machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+    machine = f"{platform.system()} {platform.machine()}, {_cores()} cores"
     return {"python": platform.python_version(), **{n: metadata.version(n) for n in names}, "machine": machine}
+
+
+def _cores() -> int:
+    """Those that this process may use: how many there are can change the last digits of a sum."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def to_json(value: Any) -> str:

@@ -28,6 +28,7 @@ from asyncsim.trace import Trace
 from asyncsim.workload import BatchSize
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,79}")  # it becomes the name of a folder
+KEY = re.compile(r"[A-Za-z0-9_-]+(\[[0-9]+\])*(\.[A-Za-z0-9_-]+(\[[0-9]+\])*)*")  # algorithm.momentum, workers[0].count
 BAD_NAME = "a name has at most 80 plain letters, digits, _ and -, a letter or digit first"
 MAX_BYTES = 1_000_000  # a scenario is a page of text: refuse what cannot be one before parsing it
 
@@ -210,7 +211,7 @@ def _laid_over(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
 def _parsed(text: str) -> tuple[str, Any]:
     """``cluster.workers[0].count=4`` as key and value. The value is read as TOML, or else taken as a text."""
     key, equals, value = text.partition("=")
-    if not equals or not key.strip():
+    if not equals or not KEY.fullmatch(key.strip()):
         raise InputError(f"expected KEY=VALUE, such as algorithm.momentum=0.9, got {text!r}", "--set")
     try:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from asyncsim.algorithms import Algorithm, ServerAlgorithm
+from asyncsim.errors import InputError
 from asyncsim.problems import MLP, Blobs, Quadratic
 from asyncsim.recorder import Recorder
 from asyncsim.replaying import replay
@@ -74,6 +75,18 @@ def check_algorithm(algorithm: Algorithm) -> None:
     It is a pytree; it survives every verb with finite numbers, also where the gradient is zero; both ways of replaying
     agree in float64; other hyper-parameters compile nothing; the state keeps its structure; it says what it does.
     """
+    try:
+        _check(algorithm)
+    except InputError as error:
+        raise AssertionError(str(error)) from error
+    except jax.errors.ConcretizationTypeError as error:
+        raise AssertionError(
+            f"{type(algorithm).__name__} uses a traced number in Python (in an if, or as float(x)): use jnp.where, or "
+            "make its field static()"
+        ) from error
+
+
+def _check(algorithm: Algorithm) -> None:
     cls = type(algorithm)
     assert not isinstance(algorithm, type), f"got the class {algorithm}; make one: check_algorithm({algorithm}())"
     assert isinstance(algorithm, Algorithm), f"{cls.__name__} is neither a ServerAlgorithm nor a PeerAlgorithm"
@@ -91,7 +104,7 @@ def check_algorithm(algorithm: Algorithm) -> None:
     _same(scan, rows, 1e-10)
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(scan.params)), f"{cls.__name__} leaves the finite numbers"
     before = len(PROGRAMS)
-    replay(trace, jax.tree.map(lambda x: 0.9 * x, algorithm), problem, precision="float64")
+    replay(trace, jax.tree.map(_another, algorithm), problem, precision="float64")
     assert len(PROGRAMS) == before, (
         f"other hyper-parameters of {cls.__name__} compile anew: is a traced field used in Python?"
     )
@@ -103,6 +116,11 @@ def check_algorithm(algorithm: Algorithm) -> None:
     # a dataclass without a docstring gets its signature for one
     documented = bool(cls.__doc__) and not (cls.__doc__ or "").startswith(f"{cls.__name__}(")
     assert documented, f"{cls.__name__} has no docstring: give the rule and its source"
+
+
+def _another(x: Any) -> Any:
+    """Another value of the same type."""
+    return x if isinstance(x, bool) else x + 1 if isinstance(x, int) else 0.9 * x
 
 
 def _same(a: Run, b: Run, tolerance: float) -> None:

@@ -153,15 +153,17 @@ class Trace:
     def step(self) -> np.ndarray:
         """(R,) the worker's own count of its gradients; with the seed it fixes the mini-batch.
 
-        Gradients count in the order in which they were started (read), cancelled ones included. For a row without one:
-        how many came before.
+        A gradient counts when it is started (read), finished or not; each further one on the same read counts as well.
+        For a row without a gradient: how many came before.
         """
         uses = (self.verb == STEP) | (self.verb == APPLY) | (self.verb == CANCEL)
         out = count_by_worker(self.worker, uses)
         rows = np.flatnonzero(uses)
-        started = rows[np.lexsort((rows, self.source[rows], self.worker[rows]))]
-        finished = rows[np.lexsort((rows, self.worker[rows]))]
-        out[started] = out[finished]
+        source = self.source[rows]
+        # started by each read: one gradient, or as many as use it
+        started = np.where(self.verb == READ, np.maximum(np.bincount(source, minlength=len(self)), 1), 0)
+        first = count_by_worker(self.worker, started)[source]
+        out[rows] = first + count_by_worker(source, np.ones(len(source), bool))
         return out
 
     @functools.cached_property

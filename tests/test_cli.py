@@ -283,7 +283,7 @@ MISTAKES = {
     "no end in sight": (
         "updates = 30",
         "seconds = 1e12",
-        "bad.toml: stop: about 2.5e+12 gradients come before the end",
+        "bad.toml: stop: about 2.46e+12 gradients come before the end",
     ),
     "not TOML": ("[stop]", "[stop", "bad.toml: is not valid TOML: "),
 }
@@ -309,6 +309,8 @@ def test_mistakes_in_a_scenario(small, capsys, case):
             ["run", "small.toml", "--set", "variants.synk.seed=1"],
             "no variant is called 'synk'; there are: async, sync; did",
         ),
+        (["run", "small.toml", "--set", "cluster.workers[0x.count=1"], "--set: expected KEY=VALUE"),
+        (["run", "small.toml", "--set", "cluster.workers[²].count=1"], "--set: expected KEY=VALUE"),
         (["run", "small.toml", "--set", "seed.x=1"], "seed.x: there is no table"),
         (
             ["run", "small.toml", "--set", "algorithm.momentum=2"],

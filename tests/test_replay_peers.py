@@ -193,6 +193,10 @@ def test_averaging_refuses_weights_that_are_no_average():
     with pytest.raises(InputError, match=r"row 2, merge: weighs own and received models by 1\.5 in all"):
         replay(log.trace(), Averaging(0.1), Quadratic())
     assert replay(log.trace(), SGP(0.1), Quadratic()).summary["ended"] == "budget"
+    log = Recorder(2, "peers")
+    log.reset(1, log.mix([log.publish(0)], [0.25]))
+    with pytest.raises(InputError, match=r"row 2, reset: weighs own and received models by 0\.25 in all"):
+        replay(log.trace(), Averaging(0.1), Quadratic())
 
 
 @pytest.mark.parametrize("seed", range(6))

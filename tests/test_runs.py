@@ -137,6 +137,12 @@ def test_a_folder_of_ours_is_replaced_and_no_other(run, tmp_path):
     (foreign / "thesis.txt").write_text("years of work")
     with pytest.raises(InputError, match="holds no asyncsim results"):
         run.save(foreign)
+    (ours / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match=r"holds notes\.txt besides asyncsim's results"):
+        run.save(ours)
+    (ours / "notes.txt").unlink()
+    (ours / "updates.csv").unlink()  # what is missing is no harm
+    run.save(ours)
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="is a file"):
         run.save(tmp_path / "file")
@@ -145,7 +151,16 @@ def test_a_folder_of_ours_is_replaced_and_no_other(run, tmp_path):
     with pytest.raises(InputError, match="cannot be written: No space"), new_folder(tmp_path / "new", "run"):
         raise OSError(28, "No space left on device")
     assert not (tmp_path / "new").exists()
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "foreign", "ours"]
+
+    def while_we_work():
+        with new_folder(tmp_path / "late", "run"):
+            (tmp_path / "late").mkdir()
+            (tmp_path / "late" / "thesis.txt").write_text("years of work")
+
+    with pytest.raises(InputError, match="late: is not empty and holds no asyncsim results"):
+        while_we_work()
+    assert (tmp_path / "late" / "thesis.txt").exists()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "foreign", "late", "ours"]
 
 
 def test_an_interrupted_save_leaves_nothing_half_written(run, tmp_path):

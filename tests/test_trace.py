@@ -174,6 +174,19 @@ def test_columns_that_mean_nothing_are_refused(change, message):
         dataclasses.replace(trace, **change)
 
 
+def test_a_head_keeps_the_numbers_of_the_steps():
+    """Also where a gradient that was started before has not arrived yet."""
+    log = Recorder(1, "server")
+    for _ in range(4):
+        first, second = log.read(0), log.read(0)
+        log.apply(0, second)
+        log.apply(0, first)
+    trace = log.trace()
+    assert trace.step[trace.gradients].tolist() == [1, 0, 3, 2, 5, 4, 7, 6]
+    for rows in range(len(trace)):
+        assert trace.head(rows).step.tolist() == trace.step[:rows].tolist()
+
+
 def test_head_is_within_the_trace():
     with pytest.raises(InputError, match="rows: the trace has 5 rows, not 9"):
         Trace.from_arrivals([0, 0]).head(9)

@@ -14,7 +14,7 @@ from asyncsim.algorithms.parts import Descent
 from asyncsim.errors import InputError
 from asyncsim.records import register
 from asyncsim.trace import Trace
-from asyncsim.vocabulary import MERGE
+from asyncsim.vocabulary import MERGE, RESET, VERBS
 
 
 @register("averaging")
@@ -30,7 +30,7 @@ class Averaging(Descent, PeerAlgorithm):
     """
 
     def check(self, trace: Trace) -> None:
-        merges = np.flatnonzero(trace.verb == MERGE)
+        merges = np.flatnonzero((trace.verb == MERGE) | (trace.verb == RESET))  # a reset keeps 0 and takes 1
         shares = np.concatenate([[0.0], np.cumsum(trace.share)])
         total = (shares[trace.mix_start[1:]] - shares[trace.mix_start[:-1]])[trace.source[merges]]
         weight = trace.keep[merges] + trace.take[merges] * total
@@ -39,7 +39,7 @@ class Averaging(Descent, PeerAlgorithm):
             raise InputError(
                 f"weighs own and received models by {weight[merges == bad[0]][0]:.6g} in all; an average needs 1 "
                 "(a method for mass under way is SGP)",
-                f"row {bad[0]}, merge",
+                f"row {bad[0]}, {VERBS[trace.verb[bad[0]]]}",
             )
 
     def init(self, params: Any) -> State:

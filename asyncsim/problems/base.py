@@ -94,7 +94,8 @@ class CustomProblem(Problem):
     ``loss(params, batch)`` is the mean loss of a batch (the rows of ``train`` that were drawn); ``params`` the
     parameters at the start, a pytree of arrays of real numbers; ``train`` and ``test`` pytrees of arrays with samples
     along axis 0 (``test``: by default the training samples). ``metrics(params, batch)`` may return more test figures by
-    name, such as accuracy. Keep the functions at module level or reuse them: each new function object compiles anew.
+    name, such as accuracy. Keep the functions at module level or reuse them: each new function object compiles anew,
+    and what a function reads from outside is read once, when it is compiled.
     """
 
     name = "custom"

@@ -103,7 +103,9 @@ class CompiledPeers(Compiled):
         state = algorithm.init(setting.params)
         message = zeros_of(jax.eval_shape(lambda s: rules.publish(learning, s, setting.first_row(), 1.0)[1], state))
         points = stack(algorithm.point(state), trace.num_workers) if plan.apart else ()
-        pools = stack(message, plan.message_slots), stack(message, plan.mix_slots)
+        share = jnp.zeros((1,))
+        mix = zeros_of(jax.eval_shape(lambda m: rules.weighted_sum((m,), share), message))
+        pools = stack(message, plan.message_slots), stack(mix, plan.mix_slots)
         self.carry = stack((state, setting.extra), trace.num_workers), points, *pools
 
     def planned(self, cut: int) -> int:

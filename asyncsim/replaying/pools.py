@@ -36,7 +36,12 @@ def put(pool: Any, slot: Any, value: Any) -> Any:
 
 def stack(value: Any, slots: int) -> Any:
     """A pool with the same value in every slot."""
-    return jax.tree.map(lambda x: jnp.array(jnp.broadcast_to(x, (slots, *jnp.shape(x)))), value)
+    return jax.tree.map(lambda x: jnp.array(jnp.broadcast_to(x, (slots, *jnp.shape(x)))), strong(value))
+
+
+def strong(tree: Any) -> Any:
+    """A copy as arrays whose types are their own: a Python number in a state would compile twice."""
+    return jax.tree.map(lambda x: jnp.array(x, jnp.asarray(x).dtype), tree)
 
 
 def seal(on: Any, f: Callable[..., Any], *slices: Any) -> Any:

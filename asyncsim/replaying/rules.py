@@ -86,6 +86,8 @@ def receive(learning: Learning, state: Any, kept: Any, message: Any, row: dict[s
     at = context(learning, row, RECEIVE, count=row["count"], sent=sent)
     maker = named(learning.algorithm, "receive")
     new, message = two(learning.algorithm.receive(state, kept, message, at), maker)
+    # the update is summed in the precision of the replay, whatever the message travelled in
+    message = jax.tree.map(lambda m: jnp.asarray(m, jnp.result_type(m, jnp.zeros(()).dtype)), message)
     return same_types(kept, new, maker), message
 
 

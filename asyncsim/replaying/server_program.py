@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 
 from asyncsim.replaying import rules
-from asyncsim.replaying.pools import PROGRAMS, Compiled, loop, put, seal, stack, take, zeros_of
+from asyncsim.replaying.pools import PROGRAMS, Compiled, loop, put, seal, stack, strong, take, zeros_of
 from asyncsim.replaying.rules import Learning, Setting
 from asyncsim.replaying.server_plan import plan_server
 
@@ -100,7 +100,7 @@ class CompiledServer(Compiled):
         self.gradient_of = np.where(plan.rows["gradient"], plan.trace_row, -1)
         self.flags = ServerFlags(plan.grouped, plan.local_steps, plan.resets, setting.measures)
         algorithm = learning.algorithm
-        state = jax.tree.map(jnp.array, algorithm.init(params, trace.num_workers))
+        state = strong(algorithm.init(params, trace.num_workers))
         workers = stack((algorithm.start(params), algorithm.keep(params), setting.extra), trace.num_workers)
         row = setting.first_row()
         total = zeros_of(jax.eval_shape(_contribution, learning, state, workers, row)) if plan.grouped else ()
@@ -125,5 +125,4 @@ def _contribution(learning: Learning, state: Any, workers: Any, row: dict[str, A
     own, kept, _ = take(workers, 0)
     sent = rules.view(learning, state, row)
     _, _, message = rules.send(learning, own, learning.algorithm.point(own, sent), row, sent)
-    message = rules.receive(learning, state, kept, message, row, sent)[1]
-    return jax.tree.map(lambda m: 1.0 * m, message)  # whole numbers are weighted too
+    return rules.receive(learning, state, kept, message, row, sent)[1]
