@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from asyncsim.errors import InputError
-
-if TYPE_CHECKING:
-    from asyncsim.runs import Run
 
 UNITS = {"seconds": "s", "throughput": "samples/s", "time_to_target": "s", "bytes_sent": "B"}
 TITLES = {  # in this order: what a summary calls it, and what a table does
@@ -53,7 +50,17 @@ def show(name: str, value: Any) -> str:
     return f"{text} {unit}".strip()
 
 
-def comparison(runs: Run | Iterable[Run], *, target: str = "") -> str:
+class Summarised(Protocol):
+    """A run, as far as a table needs to know it."""
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def summary(self) -> dict[str, Any]: ...
+
+
+def comparison(runs: Summarised | Iterable[Summarised], *, target: str = "") -> str:
     """The main figures of some runs side by side, as text; ``target`` says what the time to target is of."""
     chosen = list(runs) if isinstance(runs, Iterable) else [runs]
     for run in chosen:

@@ -36,6 +36,7 @@ from asyncsim.workload import Costs, Workload
 
 ARRAYS = (*ROW_ARRAYS, "mix_start", "member", "share", "span_time", "span_worker", "span_kind")
 FORMAT = 1
+PLAIN: Any = None  # a column that is left out: filled in when the trace is made
 MAX_WORKERS = 1_000_000
 
 
@@ -46,7 +47,8 @@ class Trace:
     Columns, one entry a row (R rows): ``time`` in seconds, ``verb``, ``worker`` (-1 for a mix), ``source`` (a row, or
     -1), ``keep`` and ``take`` (see the verbs), ``accepted``, ``closes``. The members of the mix at row r are
     ``member[mix_start[r]:mix_start[r + 1]]``, rows of messages, with weights ``share``. Spans: from ``span_time[k]`` on
-    worker ``span_worker[k]`` does ``span_kind[k]``. The run ends at ``end`` seconds.
+    worker ``span_worker[k]`` does ``span_kind[k]``. The run ends at ``end`` seconds. Of the columns ``time``, ``verb``,
+    ``worker`` and ``source`` are enough: then each gradient is accepted, at weight 1, and an update of its own.
     """
 
     kind: str  # 'server' or 'peers'
@@ -56,20 +58,31 @@ class Trace:
     verb: np.ndarray
     worker: np.ndarray
     source: np.ndarray
-    keep: np.ndarray
-    take: np.ndarray
-    accepted: np.ndarray
-    closes: np.ndarray
-    mix_start: np.ndarray
-    member: np.ndarray
-    share: np.ndarray
-    span_time: np.ndarray
-    span_worker: np.ndarray
-    span_kind: np.ndarray
-    workload: Workload
-    costs: Costs
+    keep: np.ndarray = PLAIN
+    take: np.ndarray = PLAIN
+    accepted: np.ndarray = PLAIN
+    closes: np.ndarray = PLAIN
+    mix_start: np.ndarray = PLAIN
+    member: np.ndarray = PLAIN
+    share: np.ndarray = PLAIN
+    span_time: np.ndarray = PLAIN
+    span_worker: np.ndarray = PLAIN
+    span_kind: np.ndarray = PLAIN
+    workload: Workload = PLAIN
+    costs: Costs = PLAIN
 
     def __post_init__(self) -> None:
+        rows = len(self.verb)
+        plain = {
+            **{"keep": np.ones(rows), "take": np.ones(rows), "accepted": np.ones(rows, bool)},
+            **{"closes": np.asarray(self.verb) == APPLY, "mix_start": np.zeros(rows + 1, np.int64)},
+            **{"member": np.zeros(0, np.int32), "share": np.zeros(0), "span_time": np.zeros(0)},
+            **{"span_worker": np.zeros(0, np.int32), "span_kind": np.zeros(0, np.int8)},
+            **{"workload": Workload(), "costs": Costs()},
+        }
+        for name, value in plain.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
         for name in ARRAYS:
             object.__setattr__(self, name, np.asarray(getattr(self, name)))
         check(self)
@@ -103,40 +116,16 @@ class Trace:
             raise InputError(f"a trace has at most {MAX_WORKERS} workers, not {n}", "workers")
         if not good.all():
             raise InputError(f"the workers are 0 to {n - 1}, not {order[~good][0]}", f"workers[{int(np.argmin(good))}]")
-        # rows: everybody reads, then an apply and a read for each arrival
-        worker = np.concatenate([np.arange(n), np.repeat(order, 2)]).astype(np.int32)
-        verb = np.concatenate([np.full(n, READ), np.tile([APPLY, READ], len(order))]).astype(np.int8)
-        time = np.concatenate([np.zeros(n), np.repeat(np.arange(1.0, len(order) + 1), 2)])
-        rows = np.arange(len(verb), dtype=np.int32)
-        latest = np.zeros(n, np.int32)
-        source = np.full(len(verb), -1, np.int32)
-        for r, (v, i) in enumerate(zip(verb.tolist(), worker.tolist(), strict=True)):
-            if v == READ:
-                latest[i] = r
-            else:
-                source[r] = latest[i]
-        one, none = np.ones(len(rows)), np.zeros(0)
-        return cls(
-            kind="server",
-            num_workers=n,
-            end=float(len(order)),
-            time=time,
-            verb=verb,
-            worker=worker,
-            source=source,
-            keep=one,
-            take=one,
-            accepted=one.astype(bool),
-            closes=verb == APPLY,
-            mix_start=np.zeros(len(rows) + 1, np.int64),
-            member=none.astype(np.int32),
-            share=none,
-            span_time=none,
-            span_worker=none.astype(np.int32),
-            span_kind=none.astype(np.int8),
-            workload=Workload(batch_size=batch_size),
-            costs=Costs(),
-        )
+        # everybody reads, then there are an apply and a read for each arrival
+        rows: list[tuple[float, int, int, int]] = [(0.0, READ, i, -1) for i in range(n)]
+        latest = list(range(n))
+        for now, i in enumerate(order.tolist(), start=1):
+            rows += [(now, APPLY, i, latest[i]), (now, READ, i, -1)]
+            latest[i] = len(rows) - 1
+        time, verb, worker, source = np.array(rows, float).reshape(-1, 4).T.copy()
+        whole = worker.astype(np.int32), source.astype(np.int32)
+        workload = Workload(batch_size=batch_size)
+        return cls("server", n, float(len(order)), time, verb.astype(np.int8), *whole, workload=workload)
 
     # ---------------------------------------------------------------- derived columns
 

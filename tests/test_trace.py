@@ -12,7 +12,7 @@ from asyncsim.recorder import Recorder
 from asyncsim.recording import Stop, record
 from asyncsim.testing import small_trace
 from asyncsim.trace import ARRAYS, Trace
-from asyncsim.vocabulary import COMPUTE, SEND
+from asyncsim.vocabulary import APPLY, COMPUTE, READ, SEND
 
 
 def test_from_arrivals():
@@ -24,6 +24,18 @@ def test_from_arrivals():
     assert trace.samples[rows].tolist() == [10, 20, 30, 40]
     assert trace.time[rows].tolist() == [1, 2, 3, 4]
     assert (trace.num_workers, trace.end) == (2, 4.0)
+
+
+def test_from_the_arrays_that_matter():
+    verb, worker = [READ, READ, APPLY, APPLY], [0, 1, 1, 0]
+    trace = Trace(
+        "server", 2, 3.0, time=np.array([0.0, 0.0, 1.0, 2.0]), verb=verb, worker=worker, source=[-1, -1, 1, 0]
+    )
+    assert trace.staleness[trace.gradients].tolist() == [0, 1]
+    assert trace.closes.tolist() == [False, False, True, True]
+    assert trace.batch_size == 32
+    with pytest.raises(InputError, match="row 3, apply: names a read of another worker"):
+        Trace("server", 2, 3.0, time=trace.time, verb=verb, worker=worker, source=[-1, -1, 1, 1])
 
 
 def test_derived_columns_of_groups_drops_and_local_steps():
