@@ -234,8 +234,8 @@ class Trace:
     def summary(self) -> dict[str, Any]:
         """Throughput, staleness and how the workers' time was spent, from the timing alone.
 
-        Seconds are simulated. ``throughput`` is in samples per second; the shares, known where spans
-        were recorded, are of all workers' time.
+        Seconds are simulated. ``throughput`` is in samples per second; the shares, known where spans were recorded, are
+        of all workers' time.
         """
         rows = self.gradients
         used = rows[self.counted[rows]]

@@ -7,6 +7,7 @@ model that a compiled loop runs badly (a convolution by ``lax.conv`` on the CPU)
 from __future__ import annotations
 
 import functools
+from abc import ABC, abstractmethod
 from typing import Any
 
 import jax
@@ -19,7 +20,7 @@ from asyncsim.trace import Trace
 from asyncsim.vocabulary import APPLY, CANCEL, MERGE, MIX, PUBLISH, READ, RESET, STEP
 
 
-class _ByRow:
+class _ByRow(ABC):
     """What both kinds share: the walk through the rows, and what is held until its last use."""
 
     def __init__(self, setting: Setting):
@@ -30,11 +31,13 @@ class _ByRow:
         self._extra = [setting.extra] * setting.trace.num_workers
         self._begin()
 
+    @abstractmethod
     def _begin(self) -> None:
-        raise NotImplementedError
+        """The states at the start."""
 
+    @abstractmethod
     def _do(self, r: int, verb: int, i: int, row: dict[str, Any]) -> dict[str, Any] | None:
-        raise NotImplementedError
+        """One row of the trace; what was measured, if it has a gradient."""
 
     def advance(self, row: int) -> dict[str, np.ndarray]:
         """Do all up to this row of the trace; what was measured on each gradient, in order."""

@@ -10,6 +10,7 @@ Rows take slices out, work on slices alone, and write slices back. Two facts abo
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -74,7 +75,7 @@ def padded(values: np.ndarray) -> np.ndarray:
     return np.concatenate([values, np.repeat(values[:1], CHUNK - len(values), 0)])
 
 
-class Compiled:
+class Compiled(ABC):
     """What both kinds of compiled replay share: planned rows, run through a program a chunk at a time.
 
     A subclass plans the ``rows`` (columns by name), prepares the ``carry`` of its ``program`` and says how many rows
@@ -90,9 +91,9 @@ class Compiled:
     def __init__(self, setting: Setting):
         self.setting, self._at = setting, 0
 
+    @abstractmethod
     def planned(self, cut: int) -> int:
         """Planned rows that are done where the first ``cut`` rows of the trace are."""
-        raise NotImplementedError
 
     def advance(self, cut: int) -> dict[str, np.ndarray]:
         """Go on until so many rows of the trace are done; what was measured on each gradient, in its order."""
