@@ -32,11 +32,14 @@ Plugins = Annotated[
 ]
 
 
+Folder = Annotated[str, tyro.conf.arg(metavar="FOLDER")]
+
+
 @app.command
-def run(scenario: ScenarioFile, overrides: Overrides = (), plugin: Plugins = (), out: str = "") -> None:
+def run(scenario: ScenarioFile, overrides: Overrides = (), plugin: Plugins = (), out: Folder = "") -> None:
     """Run a scenario and all its variants; print a table, and write tables and a figure to a folder.
 
-    Example: asyncsim run scenarios/quickstart.toml --set cluster.workers[0].count=16 --out runs/sixteen
+    Example: asyncsim run scenarios/quickstart.toml --set 'cluster.workers[0].count=16' --out runs/sixteen
 
     Args:
         out: the folder for the results, in place of former ones there (left empty: runs/ and a name for these settings)
@@ -70,7 +73,7 @@ def run(scenario: ScenarioFile, overrides: Overrides = (), plugin: Plugins = (),
 
 
 @app.command
-def trace(scenario: ScenarioFile, overrides: Overrides = (), plugin: Plugins = (), out: str = "") -> None:
+def trace(scenario: ScenarioFile, overrides: Overrides = (), plugin: Plugins = (), out: Folder = "") -> None:
     """Run the timing of a scenario alone: throughput, staleness and how the workers spend their time.
 
     Example: asyncsim trace scenarios/quickstart.toml --set cluster.latency=0.05

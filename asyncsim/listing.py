@@ -29,7 +29,9 @@ FAMILIES: dict[str, type[Family]] = {
 def describe(cls: Any, full: bool = False) -> str:
     """One line about a member of a family; in full, its docstring, those of the rules it is made of, every setting."""
     if not full:
-        return summary_line(cls)
+        # a method without a protocol of its own replays on traces written by hand
+        alone = issubclass(cls, Algorithm) and getattr(cls, "protocol", None) is None
+        return summary_line(cls) + (" (on traces by hand)" if alone else "")
     kind = f" for traces of kind {cls.kind}" if hasattr(cls, "kind") else ""
     normal = f", normally on the protocol {cls.protocol}" if getattr(cls, "protocol", None) else ""
     made_of = [base for base in cls.__mro__[1:] if dataclasses.is_dataclass(base) and base.__doc__]

@@ -92,9 +92,11 @@ def record(
     max_gradients = samples / workload.batch_size * (1 - ROUNDING)
     rate = sum(group.count / (group.step_time.mean_seconds + 2 * cluster.latency) for group in cluster.workers)
     updates, seconds = stop.updates or float("inf"), stop.seconds or float("inf")
-    at_most = min(max_gradients, updates * cluster.num_workers, seconds * rate)
-    if at_most > MAX_GRADIENTS:
-        raise InputError(f"about {at_most:.3g} gradients come before the end; {MAX_GRADIENTS:.0e} is the limit", "stop")
+    at_least = min(max_gradients, updates, seconds * rate)  # a round of a barrier is an update of several
+    if at_least > MAX_GRADIENTS:
+        raise InputError(
+            f"about {at_least:.3g} gradients or more come before the end; {MAX_GRADIENTS:.0e} is the limit", "stop"
+        )
     log = Recorder(
         cluster.num_workers,
         protocol.kind,

@@ -65,7 +65,11 @@ class Scenario:
         if self.protocol is None:
             normal = getattr(self.algorithm, "protocol", None)
             if normal is None:
-                raise InputError(f"is missing, and {method} names none that it normally runs on", "protocol")
+                kinds = [k for k, p in Protocol.members.items() if p.kind == self.algorithm.kind]  # type: ignore[attr-defined]
+                there = (
+                    f"such protocols: {', '.join(kinds)}" if kinds else "there is none for it yet: see asyncsim.replay"
+                )
+                raise InputError(f"is missing, and {method} names none that it normally runs on; {there}", "protocol")
             object.__setattr__(self, "protocol", build(Protocol, {"name": normal}))  # type: ignore[type-abstract]
         assert self.protocol is not None
         if self.protocol.kind != self.algorithm.kind:

@@ -283,7 +283,7 @@ MISTAKES = {
     "no end in sight": (
         "updates = 30",
         "seconds = 1e12",
-        "bad.toml: stop: about 2.46e+12 gradients come before the end",
+        "bad.toml: stop: about 2.46e+12 gradients or more come before the end",
     ),
     "not TOML": ("[stop]", "[stop", "bad.toml: is not valid TOML: "),
 }

@@ -3,6 +3,7 @@
 import itertools
 import os
 import re
+import shlex
 
 import numpy as np
 import pytest
@@ -46,7 +47,9 @@ def test_its_scenario_runs(readme, tmp_path):
 
 def test_its_commands_are_right(readme, request, monkeypatch, tmp_path):
     """Every setting that it shows is one that the quick start has."""
-    commands = [line.split() for b in blocks(readme, "sh") for line in b.splitlines() if line.startswith("asyncsim")]
+    commands = [
+        shlex.split(line) for b in blocks(readme, "sh") for line in b.splitlines() if line.startswith("asyncsim")
+    ]
     assert commands
     for words in commands:
         settings = [after for before, after in itertools.pairwise(words) if before == "--set"]
