@@ -62,8 +62,12 @@ def check_folder(path: Path, kind: str) -> None:
 def mark(folder: Path, kind: str, **meta: Any) -> None:
     """Write the mark by which a folder is known as ours: its kind, what else is to be said, and its files by name."""
     files = sorted({str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()} | {MARK})
-    text = json.dumps({"kind": kind, **meta, "files": files}, indent=2) + "\n"
-    (folder / MARK).write_text(text, encoding="utf-8")
+    (folder / MARK).write_text(to_json({"kind": kind, **meta, "files": files}), encoding="utf-8")
+
+
+def to_json(value: Any) -> str:
+    """JSON with one key a line; what is not a number is written as NaN, as Python reads it."""
+    return json.dumps(value, indent=2) + "\n"
 
 
 def _held(path: Path) -> tuple[str | None, list[str]]:

@@ -7,7 +7,7 @@ from simpy.core import EmptySchedule
 
 from asyncsim.cluster import Cluster
 from asyncsim.errors import InputError, expect
-from asyncsim.protocols import Protocol, Simulation
+from asyncsim.protocols import Protocol, Simulation, Turn
 from asyncsim.recorder import Recorder
 from asyncsim.records import Count, Positive, checked
 from asyncsim.streams import check_seed
@@ -73,6 +73,7 @@ def record(
     expect(workload, Workload, "workload", "; of a problem it is problem.workload(batch_size)")
     expect(costs, Costs, "costs")
     expect(stop, Stop, "stop")
+    check_seed(seed)
     protocol.check(cluster.num_workers)
     if stop.epochs is not None and workload.num_samples is None:
         raise InputError("needs a workload with num_samples, such as problem.workload(batch_size)", "stop.epochs")
@@ -83,7 +84,6 @@ def record(
         if not end.triggered:
             end.succeed()
 
-    check_seed(seed)
     samples = min(
         stop.samples if stop.samples is not None else float("inf"),
         stop.epochs * (workload.num_samples or 0) if stop.epochs is not None else float("inf"),
@@ -103,17 +103,15 @@ def record(
         clock=env,
         workload=workload,
         costs=costs,
-        max_updates=stop.updates or float("inf"),
+        max_updates=updates,
         max_gradients=max_gradients,
         on_full=finish,
     )
     if stop.seconds is not None:
-        limit = simpy.Event(env)
-        limit._ok, limit._value = True, None
+        # after everything else at that instant
+        limit = Turn(env, stop.seconds * (1 + ROUNDING), cluster.num_workers + 1)
         assert limit.callbacks is not None
         limit.callbacks.append(finish)
-        # after everything else at that instant
-        env.schedule(limit, 3 + cluster.num_workers, stop.seconds * (1 + ROUNDING))  # type: ignore[arg-type]
     protocol.start(Simulation(env, log, cluster, seed))
     try:
         env.run(end)

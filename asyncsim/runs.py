@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from asyncsim.errors import InputError
-from asyncsim.files import MARK, mark, new_folder
+from asyncsim.files import MARK, mark, new_folder, to_json
 from asyncsim.reports import show
 from asyncsim.tables import Table
 from asyncsim.trace import Trace
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pandas
 
 FORMAT = 1
+MEASURES = ("gap", "gradient_norm", "update_norm")  # of each gradient, unless switched off
 EVAL_CLOCKS = ("time", "updates", "samples", "epochs")  # of the columns of evals, those that say when
 
 
@@ -158,7 +159,7 @@ def summarise(
     """The figures of a run: those of its trace, and what was learned."""
     out: dict[str, Any] = {"ended": ended, **trace.summary()}
     accepted = updates["accepted"]
-    for name in ("gap", "gradient_norm", "update_norm"):
+    for name in MEASURES:
         if name in updates:
             values = updates[name][accepted]
             out[name] = float(np.mean(values)) if len(values) else 0.0
@@ -183,11 +184,6 @@ def versions() -> dict[str, str]:
 def _cores() -> int:
     """Those that this process may use: how many there are can change the last digits of a sum."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def to_json(value: Any) -> str:
-    """JSON with one key a line; what is not a number is written as NaN, as Python reads it."""
-    return json.dumps(value, indent=2) + "\n"
 
 
 def pack_tree(tree: Any) -> bytes:

@@ -61,22 +61,19 @@ class Scenario:
     def validate(self) -> None:
         if not NAME.fullmatch(self.name):
             raise InputError(f"{BAD_NAME}, got {self.name!r}", "name")
-        method = self.algorithm.name
+        method, kind = self.algorithm.name, self.algorithm.kind
+        fitting = ", ".join(k for k, p in Protocol.members.items() if p.kind == kind)  # type: ignore[attr-defined]
         if self.protocol is None:
             normal = getattr(self.algorithm, "protocol", None)
             if normal is None:
-                kinds = [k for k, p in Protocol.members.items() if p.kind == self.algorithm.kind]  # type: ignore[attr-defined]
-                there = (
-                    f"such protocols: {', '.join(kinds)}" if kinds else "there is none for it yet: see asyncsim.replay"
-                )
+                there = f"such protocols: {fitting}" if fitting else "there is none for it yet: see asyncsim.replay"
                 raise InputError(f"is missing, and {method} names none that it normally runs on; {there}", "protocol")
             object.__setattr__(self, "protocol", build(Protocol, {"name": normal}))  # type: ignore[type-abstract]
         assert self.protocol is not None
-        if self.protocol.kind != self.algorithm.kind:
-            fitting = [k for k, p in Protocol.members.items() if p.kind == self.algorithm.kind]  # type: ignore[attr-defined]
+        if self.protocol.kind != kind:
             raise InputError(
-                f"{self.protocol.name} is for a method of kind {self.protocol.kind}, {method} is of kind "
-                f"{self.algorithm.kind}; such protocols: {', '.join(fitting) or 'none yet'}",
+                f"{self.protocol.name} is for a method of kind {self.protocol.kind}, {method} is of kind {kind}; "
+                f"such protocols: {fitting or 'none yet'}",
                 "protocol.name",
             )
         try:

@@ -13,7 +13,7 @@ from asyncsim.problems import MLP, Blobs, Quadratic
 from asyncsim.recorder import Recorder
 from asyncsim.replaying import replay
 from asyncsim.replaying.pools import PROGRAMS
-from asyncsim.runs import Run
+from asyncsim.runs import MEASURES, Run
 from asyncsim.trace import Trace
 
 GRADIENTS = 40
@@ -125,7 +125,7 @@ def _another(x: Any) -> Any:
 
 def _same(a: Run, b: Run, tolerance: float) -> None:
     """Both runs have the same numbers, to a tolerance."""
-    for name in ("loss", "gap", "gradient_norm", "update_norm"):
+    for name in ("loss", *MEASURES):
         off = _distance(a.updates[name], b.updates[name])
         assert off <= tolerance, f"{name}: the two ways of replaying differ by {off:.3g}"
     for x, y in zip(jax.tree.leaves(a.params), jax.tree.leaves(b.params), strict=True):

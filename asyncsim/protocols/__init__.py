@@ -2,6 +2,6 @@
 
 from asyncsim.protocols.base import Protocol
 from asyncsim.protocols.server import Asynchronous, Serial, Synchronous
-from asyncsim.protocols.simulation import Simulation
+from asyncsim.protocols.simulation import Simulation, Turn
 
-__all__ = ["Asynchronous", "Protocol", "Serial", "Simulation", "Synchronous"]
+__all__ = ["Asynchronous", "Protocol", "Serial", "Simulation", "Synchronous", "Turn"]

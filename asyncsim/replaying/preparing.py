@@ -13,7 +13,8 @@ from asyncsim.errors import InputError, expect
 from asyncsim.problems import Problem
 from asyncsim.problems.base import num_samples
 from asyncsim.problems.batches import Batches
-from asyncsim.replaying.rules import MEASURES, Learning, Setting
+from asyncsim.replaying.rules import Learning, Setting
+from asyncsim.runs import MEASURES
 from asyncsim.schedules import Schedule
 from asyncsim.streams import Purpose, check_seed
 from asyncsim.trace import Trace

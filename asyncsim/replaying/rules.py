@@ -15,9 +15,8 @@ import numpy as np
 from asyncsim.algorithms import Context
 from asyncsim.errors import InputError
 from asyncsim.problems.batches import Batches
+from asyncsim.runs import MEASURES
 from asyncsim.trace import Trace
-
-MEASURES = ("gap", "gradient_norm", "update_norm")
 
 
 class Learning(NamedTuple):

@@ -38,29 +38,22 @@ def server_program(carry: Any, learning: Learning, rows: Any, count: Any, rule: 
         def compute(state: Any, total: Any, own: Any, kept: Any, extra: Any, sent: Any) -> Any:
             point = algorithm.point(own, sent)
             loss, g, new_extra = rules.gradient(rule, learning, point, extra, row)
+            stays, left, message = rules.send(learning, own, g, row, sent)
 
-            def arrive(state: Any, total: Any, own: Any, kept: Any, g: Any) -> Any:
-                stays, left, message = rules.send(learning, own, g, row, sent)
-                if not flags.grouped and not flags.local_steps:
-                    kept, message = rules.receive(learning, state, kept, message, row, sent)
-                    return rules.update(learning, state, message, row, sent), total, left, kept
+            def accept(state: Any, total: Any, kept: Any) -> Any:
+                kept, part = rules.receive(learning, state, kept, message, row, sent)
+                if not flags.grouped:
+                    return rules.update(learning, state, part, row, sent), total, kept
+                old = jax.tree.map(lambda t: jnp.where(row["begins"], 0, t), total)
+                total = jax.tree.map(lambda t, m: t + row["weight"] * m, old, part)
+                close = functools.partial(rules.update, learning, row=row, sent=sent)
+                return lax.cond(row["closes"], close, lambda s, t: s, state, total), total, kept
 
-                def accept(state: Any, total: Any, kept: Any) -> Any:
-                    kept, message_in = rules.receive(learning, state, kept, message, row, sent)
-                    if not flags.grouped:
-                        return rules.update(learning, state, message_in, row, sent), total, kept
-                    old = jax.tree.map(lambda t: jnp.where(row["begins"], 0, t), total)
-                    total = jax.tree.map(lambda t, m: t + row["weight"] * m, old, message_in)
-                    close = functools.partial(rules.update, learning, row=row, sent=sent)
-                    state = lax.cond(row["closes"], lambda s, t: close(s, t), lambda s, t: s, state, total)
-                    return state, total, kept
-
-                state, total, kept = lax.cond(row["arrives"], accept, lambda *same: same, state, total, kept)
-                if flags.local_steps:
-                    left = jax.tree.map(lambda a, b: jnp.where(row["sends"], a, b), left, stays)
-                return state, total, left, kept
-
-            new_state, total, own, kept = arrive(state, total, own, kept, g)
+            if flags.grouped or flags.local_steps:  # some go no further than the worker, or are dropped
+                new_state, total, kept = lax.cond(row["arrives"], accept, lambda *same: same, state, total, kept)
+            else:
+                new_state, total, kept = accept(state, total, kept)
+            own = jax.tree.map(lambda a, b: jnp.where(row["sends"], a, b), left, stays) if flags.local_steps else left
             before, after = algorithm.final(state), algorithm.final(new_state)
             measured = {"loss": loss, **rules.measure(flags.measures, before, point, g, after)}
             return new_state, total, own, kept, new_extra, measured

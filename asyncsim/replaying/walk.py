@@ -17,9 +17,9 @@ from asyncsim.replaying.by_row import ByRowPeers, ByRowServer
 from asyncsim.replaying.evaluation import Every, Target, evaluate
 from asyncsim.replaying.peer_program import CompiledPeers
 from asyncsim.replaying.preparing import check_fit, measured_names, prepare
-from asyncsim.replaying.rules import MEASURES, Setting
+from asyncsim.replaying.rules import Setting
 from asyncsim.replaying.server_program import CompiledServer
-from asyncsim.runs import Run, summarise
+from asyncsim.runs import MEASURES, Run, summarise
 from asyncsim.schedules import Schedule
 from asyncsim.tables import Table
 from asyncsim.trace import Trace
@@ -75,7 +75,7 @@ def replay(
     """
     check_fit(trace, algorithm, problem, seed)
     schedule = Schedule() if schedule is None else schedule
-    every = Every(updates=max(1, trace.summary()["updates"] // 50)) if every is None else every
+    every = Every(updates=max(1, trace.updates.max(initial=0) // 50)) if every is None else every
     expect(schedule, Schedule, "schedule")
     expect(every, Every, "every")
     if target is not None:
