@@ -33,7 +33,7 @@ class Family:
     """Base of records that a scenario picks by ``name``: the step-time models, the protocols, the algorithms, ...
 
     A direct subclass opens a family and says what its members are called (``family``, for messages); ``@register``
-    adds a member.
+    adds a member. Where a number can stand for a member, ``from_number`` gives the table that it stands for.
     """
 
     family: ClassVar[str]
@@ -97,6 +97,9 @@ def build(kind: type[T], table: Mapping[str, Any]) -> T:
     """Make a record from a plain table; ``kind`` is a record or a family (then ``table['name']`` picks the member)."""
     if _is_family(kind) and isinstance(table, str):
         table = {"name": table}  # algorithm = "asgd"
+    numbered = getattr(kind, "from_number", None)
+    if numbered and isinstance(table, int | float) and not isinstance(table, bool):
+        table = numbered(table)  # step_time = 0.1
     if not isinstance(table, Mapping):
         raise InputError(f"expected {_expected(kind)}, got {_show(table)}")
     table = dict(table)
@@ -126,8 +129,12 @@ def build(kind: type[T], table: Mapping[str, Any]) -> T:
 
 
 def table(obj: Any) -> Any:
-    """A record as plain tables, lists and values, as a TOML file has them. What is None is left out."""
+    """A record as plain tables, lists and values, as a TOML file has them. What is None is left out.
+
+    A record with a method ``resolved()`` is written with everything filled in that its user left to it.
+    """
     if dataclasses.is_dataclass(obj):
+        obj = obj.resolved() if hasattr(obj, "resolved") else obj
         head: dict[str, Any] = {"name": obj.name} if isinstance(obj, Family) else {}
         values = {f.name: getattr(obj, f.name) for f in dataclasses.fields(obj)}
         return head | {k: table(v) for k, v in values.items() if v is not None}

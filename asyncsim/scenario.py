@@ -61,31 +61,43 @@ class Scenario:
     def validate(self) -> None:
         if not NAME.fullmatch(self.name):
             raise InputError(f"{BAD_NAME}, got {self.name!r}", "name")
-        method, kind = self.algorithm.name, self.algorithm.kind
-        fitting = ", ".join(k for k, p in Protocol.members.items() if p.kind == kind)  # type: ignore[attr-defined]
-        if self.protocol is None:
-            normal = getattr(self.algorithm, "protocol", None)
-            if normal is None:
-                there = f"such protocols: {fitting}" if fitting else "there is none for it yet: see asyncsim.replay"
-                raise InputError(f"is missing, and {method} names none that it normally runs on; {there}", "protocol")
-            object.__setattr__(self, "protocol", build(Protocol, {"name": normal}))  # type: ignore[type-abstract]
-        assert self.protocol is not None
-        if self.protocol.kind != kind:
+        protocol, kind = self.runs_on, self.algorithm.kind
+        if protocol.kind != kind:
             raise InputError(
-                f"{self.protocol.name} is for a method of kind {self.protocol.kind}, {method} is of kind {kind}; "
-                f"such protocols: {fitting or 'none yet'}",
+                f"{protocol.name} is for a method of kind {protocol.kind}, {self.algorithm.name} is of kind {kind}; "
+                f"such protocols: {self._fitting() or 'none yet'}",
                 "protocol.name",
             )
         try:
-            self.protocol.check(self.cluster.num_workers)
+            protocol.check(self.cluster.num_workers)
         except InputError as error:
             raise error.within("protocol") from None
 
+    @property
+    def runs_on(self) -> Protocol:
+        """The protocol: the one chosen, or else the algorithm's normal one."""
+        if self.protocol is not None:
+            return self.protocol
+        normal = getattr(self.algorithm, "protocol", None)
+        if normal is None:
+            fitting = self._fitting()
+            there = f"such protocols: {fitting}" if fitting else "there is none for it yet: see asyncsim.replay"
+            what = f"is missing, and {self.algorithm.name} names none that it normally runs on; {there}"
+            raise InputError(what, "protocol")
+        return build(Protocol, normal)  # type: ignore[type-abstract]
+
+    def _fitting(self) -> str:
+        members = Protocol.members.items()
+        return ", ".join(k for k, p in members if p.kind == self.algorithm.kind)  # type: ignore[attr-defined]
+
+    def resolved(self) -> Scenario:
+        """The same with the protocol filled in."""
+        return replace(self, protocol=self.runs_on)
+
     def record(self) -> Trace:
         """The timing alone."""
-        assert self.protocol is not None
         workload = self.problem.workload(self.batch_size)
-        return record(self.cluster, self.protocol, workload, type(self.algorithm).costs, stop=self.stop, seed=self.seed)
+        return record(self.cluster, self.runs_on, workload, type(self.algorithm).costs, stop=self.stop, seed=self.seed)
 
     def to_table(self) -> dict[str, Any]:
         """The resolved scenario as plain tables, as a TOML file has them."""

@@ -210,7 +210,7 @@ def test_clusters_are_checked_when_made():
     for make, message in (
         (lambda: Cluster(Workers(Constant(1.0))), "workers: expected a list"),
         (lambda: Cluster((0.1,)), r"workers\[0\]: expected a Workers"),
-        (lambda: Workers(0.1), "step_time: expected a step-time model"),
+        (lambda: Workers([0.1]), "step_time: expected a step-time model"),
         (lambda: Constant(np.array(-1.0)), "seconds: expected a number > 0 .*, got -1.0"),
         (lambda: Gamma(1.0, 1e-200), "cv: expected a number >= 1e-09"),
         (lambda: Gamma(None, 1.0), "mean: expected a number > 0"),
@@ -263,3 +263,11 @@ def test_an_error_in_a_protocol_is_not_taken_for_a_deadlock(make_cluster):
 
     with pytest.raises(RuntimeError, match="of its own"):
         record(make_cluster(Constant(1.0), 1), Broken(), stop=Stop(updates=1))
+
+
+def test_a_number_stands_for_a_constant_step_time():
+    assert Workers(0.5, 2) == Workers(Constant(0.5), 2)
+    with pytest.raises(InputError, match=r"step_time\.seconds: expected a number > 0"):
+        Workers(0.0)
+    with pytest.raises(InputError, match="step_time: expected a step-time model"):
+        Workers(True)

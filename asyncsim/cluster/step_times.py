@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from msgspec import Meta
@@ -16,9 +16,16 @@ BLOCK = 256  # draws made at once: a NumPy call per draw would cost more than th
 
 
 class StepTime(Family):
-    """A distribution of step times. A new one is a record with ``draw`` and ``mean_seconds``."""
+    """A distribution of step times. A new one is a record with ``draw`` and ``mean_seconds``.
+
+    A number in place of a table is a constant.
+    """
 
     family = "step-time model"
+
+    @classmethod
+    def from_number(cls, seconds: float) -> dict[str, Any]:
+        return {"name": "constant", "seconds": seconds}
 
     @abstractmethod
     def draw(self, rng: np.random.Generator, size: int) -> np.ndarray:
