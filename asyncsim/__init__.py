@@ -24,8 +24,10 @@ _HOMES = {
     "asyncsim.records": "checked register",
     "asyncsim.replaying": "Every Target replay",
     "asyncsim.runs": "Run load",
-    "asyncsim.scenario": "Scenario load_scenarios run",
+    "asyncsim.scenario": "Scenario run",
+    "asyncsim.scenario_files": "load_scenarios",
     "asyncsim.schedules": "Schedule",
+    "asyncsim.sweeps": "Sweep load_sweep sweep",
     "asyncsim.trace": "Trace",
     "asyncsim.workload": "Costs Workload",
 }

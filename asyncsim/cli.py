@@ -1,4 +1,4 @@
-"""The command line: ``asyncsim run | trace | list``."""
+"""The command line: ``asyncsim run | sweep | trace | list``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, NoReturn
 
 import tyro
 
@@ -45,16 +45,17 @@ def run(scenario: ScenarioFile, overrides: Overrides = (), plugin: Plugins = (),
         out: the folder for the results, in place of former ones there (left empty: runs/ and a name for these settings)
     """
     from asyncsim.files import mark, new_folder
+    from asyncsim.naming import name_of
     from asyncsim.plots import overview
     from asyncsim.reports import comparison
     from asyncsim.runs import versions
-    from asyncsim.scenario import digest, load_scenarios, plain
     from asyncsim.scenario import run as run_scenario
+    from asyncsim.scenario_files import load_scenarios, plain
 
     _import(plugin)
     scenarios = load_scenarios(scenario, overrides)
     name = plain(scenario.stem) if len(scenarios) > 1 else next(iter(scenarios))
-    folder = Path(out or f"runs/{name}-{digest(scenarios)}")
+    folder = Path(out or f"runs/{name}-{name_of(scenarios.values(), 8)}")
     targets = {f"{one.target.metric} {one.target.value:g}" for one in scenarios.values() if one.target is not None}
     replaced = folder.is_dir()
     with new_folder(folder, "comparison") as temporary:  # first, so that a folder that cannot be written costs no work
@@ -72,6 +73,66 @@ def run(scenario: ScenarioFile, overrides: Overrides = (), plugin: Plugins = (),
     print(f"\nresults: {folder}/ (figure.png, and for each run its scenario and tables){former}")
 
 
+SweepFile = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="SWEEP", help="a scenario file with [sweep]")]
+
+
+@app.command
+def sweep(
+    file: SweepFile,
+    overrides: Overrides = (),
+    plugin: Plugins = (),
+    out: Folder = "",
+    processes: int | None = None,
+    keep: Literal["figures", "all"] = "figures",
+    dry_run: bool = False,
+) -> None:
+    """Run every combination of a sweep file's variants, grid, zips and seeds; one table, a row a run.
+
+    What is finished stays and is not run again: after an interruption, or with more values, the same command goes on.
+    Exit status 1 if a run failed. Example: asyncsim sweep scenarios/learning_rates.toml --dry-run
+
+    Args:
+        out: the folder for the results (left empty: runs/ and the file's name)
+        processes: how many at once, each with one thread (left out: one for each core; 0: in this process)
+        keep: of each run, its summary and evaluations, or all tables, parameters and the trace
+        dry_run: only say what there is to do
+    """
+    from asyncsim.sweeps.axes import load
+    from asyncsim.sweeps.results import TABLE, text_of
+    from asyncsim.sweeps.sweeping import sweep as run_sweep
+
+    _import(plugin)
+    scenarios, over = load(file, overrides)
+    folder = Path(out or f"runs/{file.stem}-sweep")
+    try:
+        with _speaking_of(file):
+            found = run_sweep(
+                scenarios,
+                over,
+                folder=folder,
+                processes=processes,
+                keep=keep,
+                plugins=plugin,
+                progress=True,
+                dry_run=dry_run,
+            )
+    except (KeyboardInterrupt, _Stopped) as stop:
+        _say("interrupted; what is finished stays, and the same command goes on from there")
+        if processes == 0:
+            _leave(stop)
+        raise SystemExit(_status(stop)) from None
+    print(text_of(found))
+    if dry_run:
+        print(f"\n{found.counts} (nothing was run); results would go to {folder}/")
+        return
+    print(f"\n{found.counts}; results: {folder / TABLE}, and a folder for each run")
+    for name, error in found.failures().items():
+        _say(f"{name} failed: {error}")
+    if found.failures():
+        sys.stdout.flush()
+        raise SystemExit(1)
+
+
 @app.command
 def trace(scenario: ScenarioFile, overrides: Overrides = (), plugin: Plugins = (), out: Folder = "") -> None:
     """Run the timing of a scenario alone: throughput, staleness and how the workers spend their time.
@@ -84,7 +145,7 @@ def trace(scenario: ScenarioFile, overrides: Overrides = (), plugin: Plugins = (
     from asyncsim.files import check_folder, mark, new_folder
     from asyncsim.reports import TITLES, side_by_side
     from asyncsim.runs import versions
-    from asyncsim.scenario import load_scenarios
+    from asyncsim.scenario_files import load_scenarios
 
     _import(plugin)
     scenarios = load_scenarios(scenario, overrides)
@@ -178,15 +239,23 @@ def main(args: list[str] | None = None) -> None:
         raise SystemExit(1) from None
     except (KeyboardInterrupt, _Stopped) as stop:
         _say("interrupted; nothing was written")
-        sys.stderr.flush()
-        # XLA's threads may be in the middle of a compilation: an ordinary exit would crash
-        os._exit(128 + (stop.args[0] if isinstance(stop, _Stopped) else signal.SIGINT))
+        _leave(stop)
 
 
 def _say(message: object) -> None:
     """One line on standard error, whatever is in the message."""
     line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(message))
     print(f"asyncsim: {line}".encode(errors="backslashreplace").decode(), file=sys.stderr)
+
+
+def _leave(stop: BaseException) -> NoReturn:
+    """End at once: XLA's threads may be in the middle of a compilation, where an ordinary exit would crash."""
+    sys.stderr.flush()
+    os._exit(_status(stop))
+
+
+def _status(stop: BaseException) -> int:
+    return 128 + (stop.args[0] if isinstance(stop, _Stopped) else signal.SIGINT)
 
 
 class _Stopped(BaseException):

@@ -74,7 +74,7 @@ def _held(path: Path) -> tuple[str | None, list[str]]:
     """What results a folder holds, or None; and which files in it are not of them."""
     try:
         found = json.loads((path / MARK).read_text(encoding="utf-8"))
-        kind, ours = str(found["kind"]), set(found["files"])
+        kind, ours = str(found["kind"]), set(found.get("files", ()))
     except (OSError, ValueError, KeyError, TypeError):
         return None, []
     return kind, sorted({str(p.relative_to(path)) for p in path.rglob("*") if not p.is_dir()} - ours)

@@ -149,6 +149,14 @@ def table(obj: Any) -> Any:
     raise InputError(f"{_show(obj)} cannot be written to a scenario file, which holds plain values only")
 
 
+def in_words(value: Any) -> Any:
+    """A record as plain tables; of anything else, what it is."""
+    try:
+        return table(value)
+    except InputError:
+        return repr(value) if type(value).__repr__ is not object.__repr__ else type(value).__name__
+
+
 def _is_family(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, Family) and Family in kind.__bases__
 

@@ -85,19 +85,22 @@ class Run:
         with new_folder(Path(folder), "run") as temporary:
             self.write(temporary)
 
-    def write(self, folder: Path) -> None:
-        """Write the run's files into an existing, empty folder."""
+    def write(self, folder: Path, brief: bool = False) -> None:
+        """Write the run's files into an existing, empty folder; ``brief``: only scenario, summary and evaluations."""
         import tomli_w
 
-        for name in ("updates", "evals", "spans"):
+        for name in ("evals",) if brief else ("updates", "evals", "spans"):
             (folder / f"{name}.csv").write_text(getattr(self, name).to_csv(), encoding="utf-8")
         (folder / "summary.json").write_text(to_json(self.summary), encoding="utf-8")
-        self.trace.save(folder / "trace.npz")
-        (folder / "params.npz").write_bytes(pack_tree(self.params))
+        if not brief:
+            self.trace.save(folder / "trace.npz")
+            (folder / "params.npz").write_bytes(pack_tree(self.params))
         if self.scenario is not None:
             (folder / "scenario.toml").write_text(tomli_w.dumps(self.scenario), encoding="utf-8")
-        rows = {name: len(getattr(self, name)) for name in ("updates", "evals")}
-        mark(folder, "run", format=FORMAT, label=self.label, rows=rows, settings=self.settings, versions=versions())
+        meta: dict[str, Any] = {"format": FORMAT, "label": self.label}
+        meta["rows"] = {name: len(getattr(self, name)) for name in ("updates", "evals")}
+        meta |= {"settings": self.settings, "versions": versions()}
+        mark(folder, "run in brief" if brief else "run", **meta)
 
 
 def load(folder: str | Path) -> Run:
@@ -115,6 +118,8 @@ def load(folder: str | Path) -> Run:
         raise InputError(f"holds no asyncsim run: there is no {MARK}", str(folder)) from None
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"cannot be read: {error}", str(folder / MARK)) from None
+    if isinstance(meta, dict) and meta.get("kind") == "run in brief":
+        raise InputError('holds the figures of a run only; a sweep with keep="all" keeps whole runs', str(folder))
     if not isinstance(meta, dict) or meta.get("kind") != "run":
         below = sorted(p.parent.name for p in folder.glob(f"*/{MARK}"))
         hint = f"; load one of: {', '.join(str(folder / b) for b in below)}" if below else ""

@@ -12,7 +12,7 @@ import pytest
 
 from asyncsim.cli import main
 from asyncsim.runs import load
-from asyncsim.scenario import load_scenarios
+from asyncsim.scenario_files import load_scenarios
 from asyncsim.trace import Trace
 
 SMALL = """

@@ -8,7 +8,8 @@ import shlex
 import numpy as np
 import pytest
 
-from asyncsim.scenario import load_scenarios, run
+from asyncsim.scenario import run
+from asyncsim.scenario_files import load_scenarios
 
 
 @pytest.fixture

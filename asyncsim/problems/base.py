@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from abc import abstractmethod
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import numpy as np
 
 from asyncsim.errors import InputError
 from asyncsim.records import Family
+from asyncsim.sources import source_of
 from asyncsim.workload import Workload
 
 
@@ -120,6 +122,15 @@ class CustomProblem(Problem):
                 raise error.within(name) from None
             if empty:
                 raise InputError("has no samples", name)
+
+    def fingerprint(self) -> str:
+        """Equal for problems of equal functions, start and data: what a sweep calls its runs by."""
+        functions = [source_of(f) for f in self._rule if callable(f)]
+        found = hashlib.sha256("".join(functions).encode())
+        for path, x in jax.tree_util.tree_leaves_with_path((self._params, self._data)):
+            array = np.ascontiguousarray(x)
+            found.update(f"{jax.tree_util.keystr(path)} {array.dtype} {array.shape}".encode() + array.tobytes())
+        return found.hexdigest()
 
     def __repr__(self) -> str:
         return f"CustomProblem({getattr(self._rule.user_loss, '__name__', 'loss')}, {self.num_samples} samples)"

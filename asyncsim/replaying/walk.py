@@ -12,7 +12,7 @@ from tqdm import tqdm
 from asyncsim.algorithms import Algorithm
 from asyncsim.errors import InputError, expect
 from asyncsim.problems import Problem
-from asyncsim.records import table
+from asyncsim.records import in_words
 from asyncsim.replaying.by_row import ByRowPeers, ByRowServer
 from asyncsim.replaying.evaluation import Every, Target, evaluate
 from asyncsim.replaying.peer_program import CompiledPeers
@@ -109,14 +109,6 @@ def described(algorithm: Algorithm) -> str:
     fields = dataclasses.fields(algorithm)  # type: ignore[arg-type]
     changed = [f"{f.name}={getattr(algorithm, f.name)}" for f in fields if getattr(algorithm, f.name) != f.default]
     return " ".join([algorithm.name, *changed])
-
-
-def in_words(value: Any) -> Any:
-    """A record as plain tables; of anything else, what it is."""
-    try:
-        return table(value)
-    except InputError:
-        return repr(value) if type(value).__repr__ is not object.__repr__ else type(value).__name__
 
 
 @dataclasses.dataclass(frozen=True)

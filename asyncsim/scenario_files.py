@@ -1,0 +1,151 @@
+"""Scenarios from TOML files: variants, and settings from the command line."""
+
+from __future__ import annotations
+
+import copy
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from asyncsim.errors import InputError, nearest
+from asyncsim.records import build
+from asyncsim.scenario import BAD_NAME, NAME, Scenario
+
+KEY = re.compile(r"[A-Za-z0-9_-]+(\[[0-9]+\])*(\.[A-Za-z0-9_-]+(\[[0-9]+\])*)*")  # algorithm.momentum, workers[0].count
+MAX_BYTES = 1_000_000  # a scenario is a page of text: refuse what cannot be one before parsing it
+
+
+def load_scenarios(path: str | Path, overrides: Iterable[str] = ()) -> dict[str, Scenario]:
+    """The scenarios of a TOML file by name: one for each table under ``[variants]``, or the file as it is.
+
+    A variant's tables are laid over those of the file; a table that chooses another ``name`` replaces the former one
+    whole. ``overrides`` are texts ``key.key=value``: laid over every variant, or, if they begin with
+    ``variants.NAME.``, over that one. Raises InputError, with the file and the key, for whatever is wrong in it.
+    """
+    path = Path(path)
+    try:
+        return scenarios_of(read_tables(path), plain(path.stem), overrides)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def scenarios_of(tables: dict[str, Any], stem: str, overrides: Iterable[str] = ()) -> dict[str, Scenario]:
+    """The scenarios of a file's tables by name; without variants it is that of the file."""
+    # names first: another method starts from its own defaults, which other settings then change
+    settings = sorted(map(_parsed, overrides), key=lambda setting: not setting[0].endswith(".name"))
+    for key, value in settings:
+        if key.startswith("variants."):
+            there, named = tables.get("variants", {}), key.split(".")[1]
+            if named not in there:
+                names = ", ".join(there) or "none"
+                raise InputError(f"no variant is called {named!r}; there are: {names}{nearest(named, there)}", key)
+            _set(tables, key, value)
+    if "sweep" in tables:
+        raise InputError("is for: asyncsim sweep", "sweep")
+    variants = tables.pop("variants", {})
+    if not isinstance(variants, Mapping):
+        raise InputError(f"expected a table of tables, got {variants!r}", "variants")
+    known = [*(f.name for f in fields(Scenario)), "variants"]
+    for key in tables:
+        if key not in known:
+            raise InputError(f"unknown key; allowed: {', '.join(known)}{nearest(key, known)}", key)
+    found = {}
+    for name, changes in variants.items() or [(None, {})]:
+        where = "" if name is None else f"variants.{name}"
+        if not isinstance(changes, Mapping):
+            raise InputError(f"expected a table, got {changes!r}", where)
+        if name is not None and not NAME.fullmatch(name):
+            raise InputError(BAD_NAME, where)
+        laid = laid_over({"name": stem, **tables}, {**changes, **({} if name is None else {"name": name})})
+        try:
+            for key, value in settings:
+                if not key.startswith("variants."):
+                    _set(laid, key, value)
+            scenario = build(Scenario, laid)
+        except InputError as error:
+            inside = error.path.split(".")[0].split("[")[0]
+            # what does not stand in the variant is named as it stands in the file, or should
+            there = inside in changes or (inside == "protocol" and inside not in tables)
+            raise (error.within(where) if there else error) from None
+        found[scenario.name] = scenario
+    return found
+
+
+def plain(text: str) -> str:
+    """The text as a name: what is not allowed in one becomes -."""
+    return re.sub(r"[^A-Za-z0-9_-]", "-", text).lstrip("-_")[:80] or "scenario"
+
+
+def read_tables(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file."""
+    try:
+        if path.exists() and not path.is_file():
+            raise InputError("is no file")
+        if path.stat().st_size > MAX_BYTES:
+            raise InputError(f"is larger than {MAX_BYTES} bytes; that is no scenario")
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except InputError:
+        raise
+    except FileNotFoundError:
+        near = sorted(p.name for p in path.parent.glob("*.toml")) if path.parent.is_dir() else []
+        raise InputError("no such file" + (f"; in that folder: {', '.join(near[:10])}" if near else "")) from None
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"is not valid TOML: {error}") from None
+
+
+def laid_over(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables with others laid over them; one that chooses another ``name`` takes the former one's place."""
+    out = copy.deepcopy(dict(base))
+    for key, value in changes.items():
+        old = out.get(key)
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        if both and value.get("name", old.get("name")) == old.get("name"):  # type: ignore[union-attr]
+            out[key] = laid_over(old, value)  # type: ignore[arg-type]
+        else:
+            out[key] = value
+    return out
+
+
+def _parsed(text: str) -> tuple[str, Any]:
+    """``cluster.workers[0].count=4`` as key and value. The value is read as TOML, or else taken as a text."""
+    key, equals, value = text.partition("=")
+    if not equals or not KEY.fullmatch(key.strip()):
+        raise InputError(f"expected KEY=VALUE, such as algorithm.momentum=0.9, got {text!r}", "--set")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except (ValueError, KeyError, RecursionError):
+        return key.strip(), value.strip()
+
+
+def _set(tables: dict[str, Any], key: str, value: Any) -> None:
+    """Set one value in nested tables and lists."""
+    place: Any = tables
+    *folders, last = key.replace("[", ".[").split(".")
+    for folder in folders:
+        place = _step(place, folder, key)
+    if last.startswith("["):
+        _step(place, last, key)
+        place[int(last[1:-1])] = value
+    elif isinstance(place, dict):
+        # another method starts from its own defaults, not from the former one's settings
+        if last == "name" and place.get("name", value) != value and folders:
+            place.clear()
+        place[last] = value
+    else:
+        raise InputError(f"there is no table to set {last!r} in", key)
+
+
+def _step(place: Any, folder: str, key: str) -> Any:
+    if folder.startswith("["):
+        if not isinstance(place, list) or not folder[1:-1].isdigit() or int(folder[1:-1]) >= len(place):
+            size = len(place) if isinstance(place, list) else 0
+            raise InputError(f"there is no item {folder}; the list has {size}", key)
+        return place[int(folder[1:-1])]
+    if not isinstance(place, dict):
+        raise InputError(f"there is no table that holds {folder!r}", key)
+    return place.setdefault(folder, {})

@@ -1,0 +1,71 @@
+"""A record with some of its parts changed, each named by where it stands: ``cluster.workers[0].count``."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from asyncsim.errors import InputError, nearest
+from asyncsim.records import Family
+
+PATH = re.compile(r"[A-Za-z_]\w*(\[\d+\])*(\.[A-Za-z_]\w*(\[\d+\])*)*")
+
+
+def changed(record: Any, settings: Mapping[str, Any]) -> Any:
+    """The record with all these settings made at once, so that only the end has to be valid.
+
+    A value may be a record, or what stands for one in a scenario file. A part that takes another ``name`` starts from
+    that one's defaults. Raises InputError, naming the path, for what does not fit.
+    """
+    for path in settings:
+        if not isinstance(path, str) or not PATH.fullmatch(path):
+            raise InputError(f"expected a path such as algorithm.learning_rate, got {path!r}")
+    steps = {tuple(path.replace("[", ".[").split(".")): value for path, value in settings.items()}
+    return _changed(record, steps)
+
+
+def _changed(old: Any, settings: Mapping[tuple[str, ...], Any]) -> Any:
+    whole = [value for path, value in settings.items() if not path]
+    old = whole[0] if whole else old
+    below: dict[str, dict[tuple[str, ...], Any]] = {}
+    for path, value in settings.items():
+        if path:
+            below.setdefault(path[0], {})[path[1:]] = value
+    if not below:
+        return old
+    if isinstance(old, tuple | list):
+        return _in_list(old, below)
+    if old is None or isinstance(old, Mapping | str):  # a table yet to be built
+        table = {"name": old} if isinstance(old, str) else dict(old or {})
+        return table | {key: _within(key, table.get(key), inner) for key, inner in below.items()}
+    if not dataclasses.is_dataclass(old) or isinstance(old, type):
+        raise InputError(f"{old!r:.60} has no parts to set", next(iter(below)))
+    if isinstance(old, Family) and () in below.get("name", ()):
+        if below["name"][()] != old.name:  # another thing, from its own defaults
+            return {key: _within(key, None, inner) for key, inner in below.items()}
+        del below["name"]
+    known = [f.name for f in dataclasses.fields(old) if f.init]
+    for key in below:
+        if key not in known:
+            raise InputError(f"unknown key; allowed: {', '.join(known)}{nearest(key, known)}", key)
+    return dataclasses.replace(old, **{key: _within(key, getattr(old, key), inner) for key, inner in below.items()})
+
+
+def _in_list(old: Any, below: Mapping[str, dict[tuple[str, ...], Any]]) -> list[Any]:
+    out = list(old)
+    for key, inner in below.items():
+        if not key.startswith("["):
+            raise InputError(f"stands in a list of {len(out)}: say which item, such as [0].{key}", key)
+        if int(key[1:-1]) >= len(out):
+            raise InputError(f"no such item; the list has {len(out)}, from [0]", key)
+        out[int(key[1:-1])] = _within(key, out[int(key[1:-1])], inner)
+    return out
+
+
+def _within(key: str, old: Any, settings: Mapping[tuple[str, ...], Any]) -> Any:
+    try:
+        return _changed(old, settings)
+    except InputError as error:
+        raise error.within(key) from None

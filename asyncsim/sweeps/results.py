@@ -1,0 +1,226 @@
+"""What came out of a sweep: one tidy table, a row a run."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from asyncsim.errors import InputError, nearest
+from asyncsim.files import MARK
+from asyncsim.records import in_words
+from asyncsim.reports import show
+from asyncsim.runs import Run
+from asyncsim.runs import load as load_run
+from asyncsim.scenario import Scenario
+from asyncsim.tables import Table
+from asyncsim.trace import Trace
+
+if TYPE_CHECKING:
+    import pandas
+
+FORMAT = 1
+RUNS, TRACES, FAILED = "runs", "traces", "failed"  # folders in that of a sweep
+TABLE = "table.csv"
+HIGHER = {"accuracy", "throughput", "compute_share"}  # of the figures, those of which more is better
+LOWER = {"loss", "seconds", "time_to_target", "wait_share", "gap", "staleness_mean", "staleness_max", "spread"}
+
+
+class Sweep:
+    """The runs of a sweep, finished or not.
+
+    ``table``: a row for each combination: ``run`` (a name; equal for equal runs), labels such as ``variant``,
+    ``status`` (done, failed or pending), ``error``, every field of the scenario by its path, and every figure of the
+    run's summary. ``varied``: the columns in which the scenarios differ, but for those that differ just as a former one
+    does.
+    """
+
+    def __init__(self, folder: str | Path, rows: list[dict[str, Any]]):
+        self.folder, self._rows = Path(folder), rows
+        found: dict[str, dict[str, Any]] = {}
+        for row in rows:
+            if row["run"] not in found:
+                found[row["run"]] = _outcome(self.folder, row["run"])
+        self.table = tidy(
+            {"run": row["run"], **row["labels"], **_status(found[row["run"]]), **row["scenario"], **found[row["run"]]}
+            for row in rows
+        )
+        self.varied = self._varied()
+
+    def _varied(self) -> list[str]:
+        names = dict.fromkeys(name for row in self._rows for name in (*row["labels"], *row["scenario"]))
+        found: dict[tuple[int, ...], str] = {}
+        for name in names:
+            values = self.table[name].tolist()
+            # what varies just as a former column does (protocol with variant) says nothing more
+            found.setdefault(tuple(values.index(v) if v == v else -1 for v in values), name)
+        return [name for pattern, name in found.items() if len(set(pattern)) > 1]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def to_frame(self) -> pandas.DataFrame:
+        """The table as a pandas data frame (needs the extra ``frames``)."""
+        return self.table.to_frame()
+
+    def evals(self) -> Table:
+        """All evaluations of all finished runs: run, labels, what was varied, and the columns of ``run.evals``."""
+        rows = []
+        for row, whole in zip(self._rows, self.table.rows(), strict=True):
+            if whole["status"] == "done":
+                text = (self.folder / RUNS / row["run"] / "evals.csv").read_text(encoding="utf-8")
+                head = {"run": row["run"], **{name: whole[name] for name in self.varied}}
+                rows += [{**head, **figures} for figures in Table.from_csv(text).rows()]
+        return tidy(rows)
+
+    def run(self, name: str) -> Run:
+        """A whole run, by its name; of a sweep that kept all (``keep="all"``)."""
+        self._check(name)
+        return load_run(self.folder / RUNS / name)
+
+    def trace(self, name: str) -> Trace:
+        """The trace that a run learned along."""
+        self._check(name)
+        key = next(row["trace"] for row in self._rows if row["run"] == name)
+        return Trace.load(self.folder / TRACES / f"{key}.npz")
+
+    def _check(self, name: str) -> None:
+        names = self.table["run"].tolist()
+        if name not in names:
+            raise InputError(f"no run is called {name!r}{nearest(name, names)}; the column run has their names")
+
+    def failures(self) -> dict[str, str]:
+        """The error of each failed run."""
+        return {row["run"]: row["error"] for row in self.table.rows() if row["status"] == "failed"}
+
+    def best(self, by: str, per: str | Iterable[str] = (), *, over: str = "seed", highest: bool | None = None) -> Table:
+        """The best settings by one figure, for each value of the columns ``per`` (left out: the best of all).
+
+        Runs that differ in ``over`` alone (their seed) are one candidate: their mean counts, and a failed run, or one
+        without that figure, rules it out. ``highest``: whether more is better; known for the usual figures. A row has
+        ``per``, the other varied columns, mean and standard deviation (of a sample; nan for one run) of the figure, and
+        the number of runs.
+        """
+        per = [per] if isinstance(per, str) else list(per)
+        for name in (by, *per):
+            if name not in self.table:
+                hint = nearest(name, self.table.columns)
+                raise InputError(f"no column {name!r}; there are: {', '.join(self.table.columns)}{hint}")
+        if highest is None:
+            if by not in HIGHER | LOWER:
+                raise InputError(f"say whether more of {by} is better: highest=True or highest=False")
+            highest = by in HIGHER
+        if self.table[by].dtype.kind not in "if":
+            raise InputError(f"holds no numbers: {by}")
+        settings = [*per, *(name for name in self.varied if name not in per and name != over)]
+        candidates: dict[tuple[Any, ...], list[float]] = {}
+        for row in self.table.rows():
+            value = float(row[by]) if row["status"] == "done" else math.nan
+            candidates.setdefault(tuple(row[name] for name in settings), []).append(value)
+        chosen: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+        for key, values in candidates.items():
+            mean = float(np.mean(values))
+            former = chosen.get(key[: len(per)])
+            if not math.isnan(mean) and (former is None or (mean > former[1] if highest else mean < former[1])):
+                chosen[key[: len(per)]] = (key, mean, values)
+        return tidy(
+            {
+                **dict(zip(settings, key, strict=True)),
+                by: mean,
+                f"{by}_std": float(np.std(values, ddof=1)) if len(values) > 1 else math.nan,
+                "runs": len(values),
+            }
+            for key, mean, values in chosen.values()
+        )
+
+    @property
+    def counts(self) -> str:
+        """``12 runs: 10 done, 2 failed``."""
+        status = self.table["status"].tolist()
+        counts = ", ".join(f"{status.count(s)} {s}" for s in ("done", "failed", "pending") if s in status)
+        return f"{len(self)} run{'s' if len(self) > 1 else ''}: {counts}"
+
+    def __repr__(self) -> str:
+        return f"Sweep({str(self.folder)!r}, {self.counts}; varied: {', '.join(self.varied) or 'nothing'})"
+
+    def _repr_html_(self) -> str:
+        return self.table._repr_html_()
+
+
+def text_of(sweep: Sweep, most: int = 40) -> str:
+    """The main columns of a sweep's table as text: what was varied, the status, and the figures of most use."""
+    figures = [k for k in ("accuracy", "loss", "time_to_target", "throughput", "staleness_mean") if k in sweep.table]
+    names = ["run", *sweep.varied, "status", *figures]
+    lines = [names] + [[show(k, row[k]) for k in names] for row in sweep.table.head(most).rows()]
+    widths = [max(len(line[k]) for line in lines) for k in range(len(names))]
+    text = "\n".join("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines)
+    return text + (f"\n... and {len(sweep) - most} more" if len(sweep) > most else "")
+
+
+def load_sweep(folder: str | Path) -> Sweep:
+    """Read a sweep's folder: finished, interrupted, or still under way. Raises InputError if it holds none."""
+    folder = Path(folder)
+    try:
+        meta = json.loads((folder / MARK).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"holds no sweep: there is no {MARK}", str(folder)) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"cannot be read: {error}", str(folder / MARK)) from None
+    if not isinstance(meta, dict) or meta.get("kind") != "sweep":
+        raise InputError("holds no sweep", str(folder))
+    if meta.get("format") != FORMAT:
+        raise InputError(f"has sweep format {meta.get('format')}; this version reads format {FORMAT}", str(folder))
+    return Sweep(folder, meta["rows"])
+
+
+def columns(scenario: Scenario) -> dict[str, Any]:
+    """Every field of a resolved scenario by its path, but for its label; lists of plain values are texts."""
+    fields = vars(scenario.resolved())
+    return dict(_flat({k: in_words(v) for k, v in fields.items() if v is not None and k != "name"}, ""))
+
+
+def _flat(value: Any, path: str) -> Iterable[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _flat(inner, f"{path}.{key}" if path else key)
+    elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+        for k, inner in enumerate(value):
+            yield from _flat(inner, f"{path}[{k}]")
+    else:
+        yield path, json.dumps(value) if isinstance(value, list) else value
+
+
+def _outcome(folder: Path, name: str) -> dict[str, Any]:
+    """The figures of a finished run; the error of a failed one."""
+    try:
+        return json.loads((folder / RUNS / name / "summary.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        pass
+    try:
+        return {"error": json.loads((folder / FAILED / f"{name}.json").read_text(encoding="utf-8"))["error"]}
+    except FileNotFoundError:
+        return {}
+
+
+def _status(outcome: Mapping[str, Any]) -> dict[str, Any]:
+    return {"status": "failed" if "error" in outcome else "done" if outcome else "pending", "error": ""}
+
+
+def tidy(rows: Iterable[Mapping[str, Any]]) -> Table:
+    """A table of rows that need not have the same columns: what is missing is nan among numbers, else empty."""
+    rows = list(rows)
+    names = dict.fromkeys(name for row in rows for name in row)
+    return Table({name: _column([row.get(name) for row in rows]) for name in names})
+
+
+def _column(values: list[Any]) -> np.ndarray:
+    kinds = {type(value) for value in values}
+    if kinds == {int} or kinds == {bool}:
+        return np.array(values)
+    if kinds <= {int, float, type(None)}:
+        return np.array([math.nan if value is None else value for value in values], float)
+    return np.array(["" if value is None else str(value) for value in values])
