@@ -10,6 +10,8 @@ import pytest
 
 from asyncsim.scenario import run
 from asyncsim.scenario_files import load_scenarios
+from asyncsim.sweeps.axes import load as load_sweep_file
+from asyncsim.sweeps.axes import rows
 
 
 @pytest.fixture
@@ -24,7 +26,7 @@ def blocks(text, language):
 def test_its_python_runs(readme, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     found = blocks(readme, "python")
-    assert len(found) == 4
+    assert len(found) == 5
     for code in found:
         exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
     out = capsys.readouterr().out
@@ -40,10 +42,20 @@ def test_its_table_is_the_committed_one(readme, request):
 
 
 def test_its_scenario_runs(readme, tmp_path):
-    (toml,) = blocks(readme, "toml")
+    toml, _ = blocks(readme, "toml")
     (tmp_path / "mine.toml").write_text(toml, encoding="utf-8")
     (scenario,) = load_scenarios(tmp_path / "mine.toml", ["stop={updates=50}"]).values()
     assert run(scenario).summary["updates"] == 50
+
+
+def test_its_sweep_is_one(readme, tmp_path, request):
+    _, toml = blocks(readme, "toml")
+    (tmp_path / "quickstart.toml").write_bytes((request.config.rootpath / "scenarios" / "quickstart.toml").read_bytes())
+    (tmp_path / "sweep.toml").write_text(toml, encoding="utf-8")
+    found = rows(*load_sweep_file(tmp_path / "sweep.toml"))
+    assert len(found) == 2 * 3 * 4 * 2
+    assert {(row.scenario.cluster.num_workers, row.scenario.batch_size) for row in found} == {(4, 16), (16, 64)}
+    assert len(rows(*load_sweep_file(request.config.rootpath / "scenarios" / "learning_rates.toml"))) == 64
 
 
 def test_its_commands_are_right(readme, request, monkeypatch, tmp_path):
@@ -54,7 +66,8 @@ def test_its_commands_are_right(readme, request, monkeypatch, tmp_path):
     assert commands
     for words in commands:
         settings = [after for before, after in itertools.pairwise(words) if before == "--set"]
-        assert len(load_scenarios(request.config.rootpath / words[2], settings)) == 2
+        load_any = load_sweep_file if words[1] == "sweep" else load_scenarios
+        assert load_any(request.config.rootpath / words[2], settings)
 
 
 def test_ci_runs_its_test_command(readme, request):

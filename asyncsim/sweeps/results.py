@@ -55,9 +55,10 @@ class Sweep:
         names = dict.fromkeys(name for row in self._rows for name in (*row["labels"], *row["scenario"]))
         found: dict[tuple[int, ...], str] = {}
         for name in names:
-            values = self.table[name].tolist()
+            number: dict[Any, int] = {}  # of each value, in order of appearance; nan is one
+            pattern = tuple(number.setdefault(v if v == v else None, len(number)) for v in self.table[name].tolist())
             # what varies just as a former column does (protocol with variant) says nothing more
-            found.setdefault(tuple(values.index(v) if v == v else -1 for v in values), name)
+            found.setdefault(pattern, name)
         return [name for pattern, name in found.items() if len(set(pattern)) > 1]
 
     def __len__(self) -> int:
