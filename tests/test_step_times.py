@@ -4,7 +4,11 @@ import builtins
 import dataclasses
 import hashlib
 import math
+import pickle
+import subprocess
+import sys
 from itertools import islice, pairwise
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -70,6 +74,10 @@ def times(step_time, size, *, seed=0, worker=0, delays=(), num_workers=None, wor
     """The first step times of one worker, through the cluster, as a simulation takes them."""
     cluster = Cluster((Workers(step_time, num_workers or worker + 1),), delays=delays)
     return np.array(list(islice(cluster.step_times(worker, seed, workload), size)))
+
+
+def hash_of(file):
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest()
 
 
 def compute_spans(trace, worker):
@@ -206,13 +214,15 @@ def ratios(n, draws, rounds):
     return np.mean(1 / p, 1) * (p * steps).max(2).mean(0)
 
 
-@pytest.mark.parametrize(("n", "draws", "expected"), [(8, 4000, 3.13), (32, 1000, 4.17)])
-def test_heterogeneous_throughput_ratio_over_machine_draws(n, draws, expected):
+@pytest.mark.parametrize(("n", "draws", "expected", "published"), [(8, 4000, 3.077, 3.13), (32, 1000, 4.162, 4.17)])
+def test_heterogeneous_throughput_ratio_over_machine_draws(n, draws, expected, published):
     found = ratios(n, draws, rounds=50)
-    # standard errors .02 and .03; half a unit in the last digit that is published
-    assert found.mean() == pytest.approx(expected, abs=4 * found.std() / math.sqrt(draws) + 0.005)
-    if n == 8:
-        assert np.mean((found > 1.8) & (found < 5.3)) == pytest.approx(0.9, abs=0.02)
+    error = found.std() / math.sqrt(draws)  # .02 and .04
+    # ``expected`` from 10^5 and 3 10^4 draws in plain NumPy (errors .005 and .007); the published means are of fewer
+    assert found.mean() == pytest.approx(expected, abs=4 * error)
+    assert found.mean() == pytest.approx(published, abs=4 * error)
+    if n == 8:  # how much hangs on the machines: nine of ten draws
+        assert np.quantile(found, [0.05, 0.95]) == pytest.approx([1.72, 5.49], rel=0.04)
 
 
 def test_heterogeneous_throughput_ratio_recorded():
@@ -316,13 +326,33 @@ def test_a_group_counts_its_own_workers(steps_csv):
 
 
 def test_recorded_times_from_random_places(bare_csv):
-    model = Recorded(values=range(1, 101), start="random")
+    model = Recorded(values=list(range(1, 101)), start="random")
     begins = []
     for worker in range(200):
         mine = times(model, 250, worker=worker)
         begins.append(mine[0])
         assert {b - a for a, b in pairwise(mine)} == {1.0, -99.0}
     assert len(set(begins)) > 70  # 87 of 100 places are expected
+
+
+def test_the_script_measures_what_it_simulates(tmp_path, scenarios_folder):
+    path = tmp_path / "trace.parquet"
+    pyarrow.parquet.write_table(straggler_table(), path)
+    script = [sys.executable, "-W", "error", str(scenarios_folder / "straggler_trace.py")]
+    done = subprocess.run([*script, str(path), "--passes", "5"], capture_output=True, text=True, check=True)
+    lines = [line.split() for line in done.stdout.splitlines()]
+    for stage in (0, 1):
+        seconds = read_straggler_trace(path, stage)
+        (first,) = (k for k, line in enumerate(lines) if line[:2] == ["stage", f"{stage}:"])
+        rows = {line[0]: list(map(float, line[1:])) for line in lines[first + 2 : first + 7]}
+        assert list(rows) == ["trace", "replayed", "empirical", "lognormal", "gamma"]
+        mean, highest = seconds.mean(), seconds.max(1).mean()
+        assert rows["trace"][:3] == pytest.approx([mean, seconds.std() / mean, highest / mean], abs=6e-4)
+        assert rows["replayed"][:5] == rows["trace"]
+        assert rows["replayed"][6] == pytest.approx(3 / highest, abs=6e-4)
+    wrong = subprocess.run([*script, str(tmp_path / "no.parquet")], capture_output=True, text=True, check=False)
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert wrong.stderr == f"straggler_trace: {tmp_path}/no.parquet: no such file\n"
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
@@ -333,7 +363,7 @@ def test_csv_and_parquet_are_the_same(tmp_path, steps_csv, kind):
     file = steps_csv if kind == "csv" else str(path)
     assert Recorded(file, "seconds", by="worker") != Recorded(file, "seconds")
     assert times(Recorded(file, "seconds", by="worker"), 3, worker=1).tolist() == [0.5, 0.25, 0.5]
-    assert table(Empirical(file, "seconds"))["sha256"] == hashlib.sha256(open(file, "rb").read()).hexdigest()
+    assert table(Empirical(file, "seconds"))["sha256"] == hash_of(file)
 
 
 def test_parquet_needs_pyarrow(tmp_path, monkeypatch):
@@ -353,7 +383,7 @@ def test_parquet_needs_pyarrow(tmp_path, monkeypatch):
 
 def test_the_hash_of_a_file_is_written_and_checked(bare_csv):
     model = Recorded(bare_csv)
-    sha256 = hashlib.sha256(open(bare_csv, "rb").read()).hexdigest()
+    sha256 = hash_of(bare_csv)
     assert model.sha256 is None
     written = table(Workers(model))["step_time"]
     assert written["sha256"] == model.resolved().sha256 == sha256
@@ -363,6 +393,7 @@ def test_the_hash_of_a_file_is_written_and_checked(bare_csv):
     # what was made keeps what it read; what is made now reads what there is now
     assert times(model, 4).tolist() == [1.5, 2.5, 5.0, 1.5]
     assert table(model) == written
+    assert times(pickle.loads(pickle.dumps(model)), 4).tolist() == [1.5, 2.5, 5.0, 1.5]
     assert times(Recorded(bare_csv), 4).tolist() == [1.5, 2.5, 5.0, 7.0]
     with pytest.raises(InputError, match=rf"sha256: .*bare.csv has \w{{64}}, not {sha256}: it is not the file"):
         Recorded(bare_csv, sha256=sha256)
@@ -376,7 +407,10 @@ def test_a_runs_name_changes_with_the_file(tmp_path, bare_csv):
         problem = "quadratic"
         stop = {{ updates = 3 }}
         [cluster]
-        delays = [{{ name = "independent", probability = 0.5, seconds = {{ name = "empirical", file = "{bare_csv}" }} }}]
+        [[cluster.delays]]
+        name = "independent"
+        probability = 0.5
+        seconds = {{ name = "empirical", file = "{bare_csv}" }}
         [[cluster.workers]]
         [cluster.workers.step_time]
         name = "markov"
@@ -717,7 +751,7 @@ def test_more_workers_than_were_recorded(tmp_path, steps_csv):
         Workers(Markov(1.0, by, 2.0, 2.0), 3)
     with pytest.raises(InputError, match=r"delays\[0\]\.seconds\.by: 3 workers"):
         Cluster((Workers(1.0, 3),), delays=(IndependentDelays(0.5, by),))
-    with pytest.raises(InputError, match="by: .*has no column 'wroker'; .*did you mean 'worker'"):
+    with pytest.raises(InputError, match=r"by: .*has no column 'wroker'; .*did you mean 'worker'"):
         Recorded(steps_csv, "seconds", by="wroker")
 
 
@@ -726,16 +760,16 @@ def test_files_that_are_no_straggler_trace(tmp_path, steps_csv):
     pyarrow.parquet.write_table(straggler_table(), path)
     with pytest.raises(InputError, match=r"step_time\.file: 4 workers, but .*trace.parquet has 3 ranks in stage 0"):
         Workers(StragglerTrace(path), 4)
-    with pytest.raises(InputError, match="stage: .*trace.parquet has no stage 2; there are: 0, 1"):
+    with pytest.raises(InputError, match=r"stage: .*trace.parquet has no stage 2; there are: 0, 1"):
         StragglerTrace(path, stage=2)
     with pytest.raises(
-        InputError, match="file: .*steps.csv is no straggler trace: it has no column dp_rank, but worker"
+        InputError, match=r"file: .*steps.csv is no straggler trace: it has no column dp_rank, but worker"
     ):
         StragglerTrace(steps_csv)
     with pytest.raises(InputError, match="no such file"):
         read_straggler_trace(str(tmp_path / "nothing.parquet"))
     pyarrow.parquet.write_table(straggler_table().slice(4), path)
-    with pytest.raises(InputError, match="file: .*in stage 0 some rank computes nothing in some step"):
+    with pytest.raises(InputError, match=r"file: .*in stage 0 some rank computes nothing in some step"):
         StragglerTrace(path)
 
 

@@ -18,7 +18,7 @@ from asyncsim.cluster.step_times import (
     StepTime,
     Uniform,
 )
-from asyncsim.cluster.straggler import StragglerTrace, read_straggler_trace
+from asyncsim.cluster.straggler import StragglerTrace, read_straggler_trace, straggler_stages
 
 __all__ = [
     "CVB",
@@ -44,4 +44,5 @@ __all__ = [
     "Uniform",
     "Workers",
     "read_straggler_trace",
+    "straggler_stages",
 ]

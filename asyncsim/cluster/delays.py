@@ -1,4 +1,7 @@
-"""Delays on top of the step times, as experiments inject them: before a step's gradient its worker sleeps."""
+"""Delays on top of the step times, as experiments inject them: before a step's gradient its worker sleeps.
+
+A trace shows them as a part of computing.
+"""
 
 from __future__ import annotations
 

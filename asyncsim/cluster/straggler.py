@@ -30,13 +30,21 @@ def read_straggler_trace(path: str | Path, stage: int = 0) -> np.ndarray:
     return _computation(read_columns(str(path)), str(path), stage)
 
 
-def _computation(content: Content, file: str, stage: int) -> np.ndarray:
-    table = content.table
-    missing = [name for name in COLUMNS if name not in table]
+def straggler_stages(path: str | Path) -> list[int]:
+    """The pipeline stages of such a trace."""
+    return _stages(read_columns(str(path)), str(path))
+
+
+def _stages(content: Content, file: str) -> list[int]:
+    missing = [name for name in COLUMNS if name not in content.table]
     if missing:
-        what = f"{file} is no straggler trace: it has no column {missing[0]}, but {', '.join(table.columns)}"
-        raise InputError(what, "file")
-    stages = np.unique(table["stage"])
+        there = ", ".join(content.table.columns)
+        raise InputError(f"{file} is no straggler trace: it has no column {missing[0]}, but {there}", "file")
+    return np.unique(content.table["stage"]).tolist()
+
+
+def _computation(content: Content, file: str, stage: int) -> np.ndarray:
+    stages, table = _stages(content, file), content.table
     if stage not in stages:
         raise InputError(f"{file} has no stage {stage}; there are: {', '.join(map(str, stages))}", "stage")
     rows = (table["stage"] == stage) & np.isin(table["optype"], COMPUTATION)
