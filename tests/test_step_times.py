@@ -350,9 +350,9 @@ def test_the_script_measures_what_it_simulates(tmp_path, scenarios_folder):
         assert rows["trace"][:3] == pytest.approx([mean, seconds.std() / mean, highest / mean], abs=6e-4)
         assert rows["replayed"][:5] == rows["trace"]
         assert rows["replayed"][6] == pytest.approx(3 / highest, abs=6e-4)
-    wrong = subprocess.run([*script, str(tmp_path / "no.parquet")], capture_output=True, text=True, check=False)
+    wrong = subprocess.run([*script, str(tmp_path / "no.xyz")], capture_output=True, text=True, check=False)
     assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert wrong.stderr == f"straggler_trace: {tmp_path}/no.parquet: no such file\n"
+    assert wrong.stderr == f"straggler_trace: {tmp_path}/no.xyz: no such file\n"
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
@@ -770,6 +770,10 @@ def test_files_that_are_no_straggler_trace(tmp_path, steps_csv):
         read_straggler_trace(str(tmp_path / "nothing.parquet"))
     pyarrow.parquet.write_table(straggler_table().slice(4), path)
     with pytest.raises(InputError, match=r"file: .*in stage 0 some rank computes nothing in some step"):
+        StragglerTrace(path)
+    rows = straggler_table().num_rows
+    pyarrow.parquet.write_table(straggler_table(rank=list(range(rows))), path)
+    with pytest.raises(InputError, match=r"file: .*in stage 0 some data-parallel rank has several devices"):
         StragglerTrace(path)
 
 

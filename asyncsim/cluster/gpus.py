@@ -1,4 +1,7 @@
-"""Peak speeds of named GPUs, from their makers' data sheets."""
+"""Peak speeds of named GPUs, as their makers state them.
+
+The figures were read in public copies and quotations of the documents that are named; what none confirmed is left out.
+"""
 
 from __future__ import annotations
 

@@ -49,6 +49,9 @@ def _computation(content: Content, file: str, stage: int) -> np.ndarray:
         raise InputError(f"{file} has no stage {stage}; there are: {', '.join(map(str, stages))}", "stage")
     rows = (table["stage"] == stage) & np.isin(table["optype"], COMPUTATION)
     ranks, rank = np.unique(table["dp_rank"][rows], return_inverse=True)
+    # they would compute side by side, not one after another
+    if "rank" in table and len(np.unique(table["rank"][rows])) > len(ranks):
+        raise InputError(f"{file}: in stage {stage} some data-parallel rank has several devices", "file")
     steps, step = np.unique(table["step"][rows], return_inverse=True)
     seconds = np.zeros((len(steps), len(ranks)))
     np.add.at(seconds, (step, rank), table["duration"][rows].astype(float))
