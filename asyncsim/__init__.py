@@ -14,7 +14,9 @@ from typing import Any
 
 _HOMES = {
     "asyncsim.algorithms": "ASGD SGD SGP SSGD Averaging Context PeerAlgorithm ServerAlgorithm",
-    "asyncsim.cluster": "Cluster Workers Constant Exponential Gamma ShiftedExponential StepTime",
+    "asyncsim.cluster": "Cluster Workers StepTime Constant Uniform Gamma Lognormal Exponential ShiftedExponential "
+    "Pareto CVB Markov Empirical Recorded StragglerTrace read_straggler_trace GPU "
+    "Delay FixedDelays DrawnDelays IndependentDelays",
     "asyncsim.errors": "InputError",
     "asyncsim.problems": "MLP Blobs CustomProblem Digits Quadratic",
     "asyncsim.protocols": "Asynchronous Protocol Serial Synchronous",

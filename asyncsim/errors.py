@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class InputError(ValueError):
@@ -22,6 +24,14 @@ class InputError(ValueError):
         """The same mistake, seen from one level further out."""
         inner = self.path if not self.path or self.path.startswith("[") else f".{self.path}"
         return InputError(self.what, outer + inner if outer else self.path)
+
+
+def within(outer: str, ask: Callable[..., T], *arguments: Any) -> T:
+    """What ``ask(*arguments)`` returns; a mistake it finds is seen from one level further out."""
+    try:
+        return ask(*arguments)
+    except InputError as error:
+        raise error.within(outer) from None
 
 
 def nearest(word: object, names: Iterable[str]) -> str:

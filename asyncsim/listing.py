@@ -7,7 +7,7 @@ import inspect
 from typing import Any
 
 from asyncsim.algorithms import Algorithm
-from asyncsim.cluster import Cluster, StepTime, Workers
+from asyncsim.cluster import Cluster, Delay, StepTime, Workers
 from asyncsim.errors import a
 from asyncsim.problems import DataSet, Problem
 from asyncsim.protocols import Protocol
@@ -21,6 +21,7 @@ FAMILIES: dict[str, type[Family]] = {
     "algorithms": Algorithm,
     "protocols": Protocol,
     "step-times": StepTime,
+    "delays": Delay,
     "problems": Problem,
     "data-sets": DataSet,
 }

@@ -6,7 +6,7 @@ import simpy
 from simpy.core import EmptySchedule
 
 from asyncsim.cluster import Cluster
-from asyncsim.errors import InputError, expect
+from asyncsim.errors import InputError, expect, within
 from asyncsim.protocols import Protocol, Simulation, Turn
 from asyncsim.recorder import Recorder
 from asyncsim.records import Count, Positive, checked
@@ -74,6 +74,7 @@ def record(
     expect(costs, Costs, "costs")
     expect(stop, Stop, "stop")
     check_seed(seed)
+    cluster = within("cluster", cluster.for_workload, workload)
     protocol.check(cluster.num_workers)
     if stop.epochs is not None and workload.num_samples is None:
         raise InputError("needs a workload with num_samples, such as problem.workload(batch_size)", "stop.epochs")
@@ -90,7 +91,8 @@ def record(
     )
     # a hair less, as 0.07 epochs of 100 samples are 7.000000000000001 samples
     max_gradients = samples / workload.batch_size * (1 - ROUNDING)
-    rate = sum(group.count / (group.step_time.mean_seconds + 2 * cluster.latency) for group in cluster.workers)
+    added = cluster.mean_delay + 2 * cluster.latency
+    rate = sum(group.count / (group.step_time.mean_seconds + added) for group in cluster.workers)
     updates, seconds = stop.updates or float("inf"), stop.seconds or float("inf")
     at_least = min(max_gradients, updates, seconds * rate)  # a round of a barrier is an update of several
     if at_least > MAX_GRADIENTS:

@@ -23,6 +23,9 @@ class Purpose(enum.IntEnum):
     INITIALISATION = 4
     DATA = 5
     GENERATED_DATA = 6
+    MACHINES = 7  # how fast each worker is, where a model draws that once
+    DELAYED = 8  # who is delayed, and when
+    DELAY_SECONDS = 9  # for how long
 
 
 def generator(seed: int, purpose: Purpose, *which: int) -> np.random.Generator:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from asyncsim.records import Count, NonNegative, checked
+from asyncsim.records import Count, NonNegative, Positive, checked
 
 BatchSize = Annotated[int, Meta(ge=1, le=10_000_000)]
 
@@ -16,12 +16,14 @@ class Workload:
     """The learning problem as the timing sees it.
 
     ``batch_size``: samples of one gradient. ``num_samples``: samples of one epoch, where known. ``tensor_bytes``: bytes
-    of each parameter tensor.
+    of each parameter tensor. ``sample_flops``: floating-point operations, forward and backward, for one sample, where
+    known (a product of an m x k and a k x n matrix counts 2mnk).
     """
 
     batch_size: BatchSize = 32
     num_samples: Count | None = None
     tensor_bytes: tuple[Count, ...] = ()
+    sample_flops: Positive | None = None
 
     @property
     def model_bytes(self) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from asyncsim.cli import main
+from asyncsim.listing import FAMILIES
 from asyncsim.runs import load
 from asyncsim.scenario_files import load_scenarios
 from asyncsim.trace import Trace
@@ -128,13 +129,15 @@ def test_list(capsys):
         "sync",
         "gamma",
         "shifted_exponential",
+        "straggler_trace",
+        "independent",
         "mlp",
         "quadratic",
         "digits",
         "blobs",
     ):
         assert f"  {name} " in out
-    assert len(out.splitlines()) == 5 + 5 + 3 + 4 + 2 + 2  # a line each
+    assert len(out.splitlines()) == sum(1 + len(family.members) for family in FAMILIES.values())  # a line each
     main(["list", "protocols"])
     assert "asgd" not in capsys.readouterr().out
     main(["list", "gamma"])
@@ -215,7 +218,7 @@ MISTAKES = {
         'count = 1\nstep_time = { name = "exponential", mean = 2.0 }',
         "count = 1",
         "bad.toml: cluster.workers[1].step_time: is missing; expected a step-time model, or a table whose name is one "
-        "of: constant, gamma",
+        "of: constant, uniform, gamma",
     ),
     "no workers": (
         "count = 2",

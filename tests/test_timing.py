@@ -6,7 +6,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncsim.algorithms import SGD
-from asyncsim.cluster import Cluster, Constant, Exponential, Gamma, ShiftedExponential, Workers
+from asyncsim.cluster import (
+    CVB,
+    GPU,
+    Cluster,
+    Constant,
+    DrawnDelays,
+    Empirical,
+    Exponential,
+    FixedDelays,
+    Gamma,
+    IndependentDelays,
+    Lognormal,
+    Markov,
+    Pareto,
+    Recorded,
+    ShiftedExponential,
+    Uniform,
+    Workers,
+)
 from asyncsim.errors import InputError
 from asyncsim.problems import Quadratic
 from asyncsim.protocols import Asynchronous, Protocol, Serial, Synchronous
@@ -16,7 +34,16 @@ from asyncsim.trace import Trace
 from asyncsim.vocabulary import APPLY, READ
 from asyncsim.workload import Workload
 
-STEP_TIMES = [Constant(0.5), Gamma(1.0, 0.3), Exponential(2.0), ShiftedExponential(0.2, 0.1)]
+DISTRIBUTIONS = [
+    *(Constant(0.5), Uniform(0.5, 1.5), Gamma(1.0, 0.3), Lognormal(1.0, 0.5), Exponential(2.0)),
+    *(ShiftedExponential(0.2, 0.1), Pareto(3.0, 0.5), Empirical(values=[0.5, 1.0, 4.0])),
+]
+STEP_TIMES = [
+    *DISTRIBUTIONS,
+    *(CVB(1.0, 0.1, 0.6), CVB(1.0, 0.1, 0.1), Markov(0.5, Exponential(2.0), 10, 3)),
+    *(Recorded(values=[0.5, 1.0, 4.0], start="random"), GPU("T4", "fp32", 0.5, sample_flops=1e11, cv=0.2)),
+]
+DELAYS = [FixedDelays([0], 0.5), DrawnDelays(1, 1.0), IndependentDelays(0.2, Exponential(1.0))]
 
 
 def gradients_balance(trace: Trace) -> None:
@@ -30,11 +57,12 @@ def gradients_balance(trace: Trace) -> None:
 @given(
     groups=st.lists(st.tuples(st.sampled_from(STEP_TIMES), st.integers(1, 5)), min_size=1, max_size=3),
     latency=st.sampled_from([0.0, 0.1]),
+    delays=st.lists(st.sampled_from(DELAYS), max_size=2),
     updates=st.integers(1, 300),
     seed=st.integers(0, 2**31 - 1),
 )
-def test_staleness_balances_for_any_busy_workers(groups, latency, updates, seed):
-    cluster = Cluster(tuple(Workers(step_time, count) for step_time, count in groups), latency)
+def test_staleness_balances_for_any_busy_workers(groups, latency, delays, updates, seed):
+    cluster = Cluster(tuple(Workers(step_time, count) for step_time, count in groups), latency, delays)
     trace = record(cluster, Asynchronous(), stop=Stop(updates=updates), seed=seed)
     assert trace.updates[-1] == updates
     assert len(trace.in_flight) == cluster.num_workers
@@ -140,7 +168,7 @@ def test_spans_tile_every_workers_lifetime(make_cluster, protocol, latency):
     assert total == pytest.approx(1)
 
 
-@pytest.mark.parametrize("step_time", STEP_TIMES)
+@pytest.mark.parametrize("step_time", DISTRIBUTIONS)
 def test_mean_of_step_times(step_time):
     draws = step_time.draw(np.random.default_rng(0), 200_000)
     assert draws.min() > 0

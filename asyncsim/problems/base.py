@@ -60,10 +60,25 @@ class Problem(Family):
         return num_samples(self.data().train)
 
     def workload(self, batch_size: int) -> Workload:
-        """The problem as the timing sees it: sizes of the parameter tensors, in float32."""
-        shapes = jax.eval_shape(lambda: self.init(jax.random.key(0))[0])
-        sizes = tuple(4 * math.prod(x.shape) for x in jax.tree.leaves(shapes))
-        return Workload(batch_size, self.num_samples, sizes)
+        """The problem as the timing sees it: parameter tensors in float32, and the arithmetic of a sample."""
+        params, extra = jax.eval_shape(lambda: self.init(jax.random.key(0)))
+        sizes = tuple(4 * math.prod(x.shape) for x in jax.tree.leaves(params))
+        return Workload(batch_size, self.num_samples, sizes, self._sample_flops(params, extra, batch_size))
+
+    def _sample_flops(self, params: Any, extra: Any, batch_size: int) -> float | None:
+        """Operations of one gradient, forward and backward, for one sample, as XLA counts them; None if it does not."""
+
+        def shape(x: Any) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct((batch_size, *x.shape[1:]), jax.dtypes.canonicalize_dtype(x.dtype))
+
+        batch, key = jax.tree.map(shape, self.data().train), jax.eval_shape(lambda: jax.random.key(0))
+        try:
+            gradient = jax.jit(jax.value_and_grad(self.rule.loss, has_aux=True))
+            cost: Any = gradient.lower(params, extra, batch, key).cost_analysis()
+        except Exception:  # a loss that cannot be traced fails, and says why, where it is to be learned
+            return None
+        flops = cost.get("flops", 0.0) / batch_size if isinstance(cost, dict) else 0.0
+        return flops if math.isfinite(flops) and flops > 0 else None
 
 
 def num_samples(tree: Any) -> int:
