@@ -44,7 +44,7 @@ def scenarios_of(tables: dict[str, Any], stem: str, overrides: Iterable[str] = (
                 raise InputError(f"no variant is called {named!r}; there are: {names}{nearest(named, there)}", key)
             _set(tables, key, value)
     if "sweep" in tables:
-        raise InputError("is for: asyncsim sweep", "sweep")
+        raise InputError("makes this a sweep; run it with: asyncsim sweep", "sweep")
     variants = tables.pop("variants", {})
     if not isinstance(variants, Mapping):
         raise InputError(f"expected a table of tables, got {variants!r}", "variants")

@@ -12,8 +12,9 @@ import pytest
 
 from asyncsim.cli import main
 from asyncsim.listing import FAMILIES
-from asyncsim.runs import load
+from asyncsim.runs import load as load_run
 from asyncsim.scenario_files import load_scenarios
+from asyncsim.sweeps.axes import load, rows
 from asyncsim.trace import Trace
 
 SMALL = """
@@ -65,12 +66,12 @@ def test_run_writes_a_folder(small, capsys):
     assert re.fullmatch(r"small-[0-9a-f]{8}", folder.name)
     names = {p.name for p in folder.iterdir()}
     assert names == {"async", "sync", "figure.png", "table.txt", "asyncsim.json"}
-    run = load(folder / "sync")
+    run = load_run(folder / "sync")
     assert run.summary["updates"] == 30
     assert run.scenario["algorithm"]["name"] == "ssgd"
     # the resolved scenario runs by itself to the same numbers
     main(["run", str(folder / "sync" / "scenario.toml"), "--out", "again"])
-    assert load(small / "again" / "sync").updates == run.updates
+    assert load_run(small / "again" / "sync").updates == run.updates
     first = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
     main(["run", "small.toml"])
     assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == first
@@ -165,7 +166,7 @@ def test_a_plugin_brings_methods(small, capsys):
         from asyncsim.algorithms import Algorithm
 
         Algorithm.members.pop("mine", None)
-    assert load(small / "out" / "async").scenario["algorithm"]["name"] == "mine"
+    assert load_run(small / "out" / "async").scenario["algorithm"]["name"] == "mine"
 
 
 def edit(text, old, new):
@@ -392,7 +393,7 @@ def test_the_quick_start(scenarios_folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     main(["run", str(scenarios_folder / "quickstart.toml"), "--set", "stop.epochs=20"])
     (folder,) = (tmp_path / "runs").iterdir()
-    both = [load(folder / name) for name in ("async", "sync")]
+    both = [load_run(folder / name) for name in ("async", "sync")]
     a, s = (run.summary for run in both)
     assert a["samples"] == pytest.approx(s["samples"], abs=8 * 32)
     assert a["staleness_mean"] == pytest.approx(7, abs=0.1)
@@ -410,5 +411,4 @@ def test_every_scenario_in_the_folder_is_valid(scenarios_folder):
     files = list(scenarios_folder.glob("*.toml"))
     assert files
     for file in files:
-        assert load_scenarios(file)
-        assert tomllib.loads(file.read_text())
+        assert rows(*load(file)) if "sweep" in tomllib.loads(file.read_text()) else load_scenarios(file)

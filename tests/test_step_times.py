@@ -42,11 +42,12 @@ from asyncsim.cluster import (
 )
 from asyncsim.cluster.gpus import GPUS
 from asyncsim.errors import InputError
+from asyncsim.naming import run_name
 from asyncsim.problems import MLP, CustomProblem, Quadratic
 from asyncsim.protocols import Asynchronous, Synchronous
 from asyncsim.recording import Stop, record
 from asyncsim.records import build, table
-from asyncsim.scenario import digest, load_scenarios
+from asyncsim.scenario_files import load_scenarios
 from asyncsim.streams import Purpose
 from asyncsim.workload import Workload
 
@@ -423,10 +424,10 @@ def test_a_runs_name_changes_with_the_file(tmp_path, bare_csv):
     cluster = first["s"].to_table()["cluster"]
     assert len(cluster["workers"][0]["step_time"]["slow"]["sha256"]) == 64
     assert len(cluster["delays"][0]["seconds"]["sha256"]) == 64
-    assert digest(load_scenarios(scenario)) == digest(first)
+    assert run_name(load_scenarios(scenario)["s"]) == run_name(first["s"])
     with open(bare_csv, "a") as file:
         file.write("7\n")
-    assert digest(load_scenarios(scenario)) != digest(first)
+    assert run_name(load_scenarios(scenario)["s"]) != run_name(first["s"])
 
 
 def straggler_table(**changes):

@@ -191,7 +191,7 @@ def test_mistakes_in_a_sweep_file_are_one_line(here, capsys, old, new, message):
 def test_run_refuses_a_sweep_file(here, capsys):
     with pytest.raises(SystemExit):
         main(["run", "lr.toml"])
-    assert "lr.toml: sweep: is for: asyncsim sweep" in capsys.readouterr().err
+    assert "lr.toml: sweep: makes this a sweep; run it with: asyncsim sweep" in capsys.readouterr().err
 
 
 def test_names_stand_for_settings_and_sources(monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -180,8 +181,9 @@ def load_sweep(folder: str | Path) -> Sweep:
 
 def columns(scenario: Scenario) -> dict[str, Any]:
     """Every field of a resolved scenario by its path, but for its label; lists of plain values are texts."""
-    fields = vars(scenario.resolved())
-    return dict(_flat({k: in_words(v) for k, v in fields.items() if v is not None and k != "name"}, ""))
+    resolved = scenario.resolved()
+    values = {f.name: getattr(resolved, f.name) for f in dataclasses.fields(resolved) if f.name != "name"}
+    return dict(_flat({k: in_words(v) for k, v in values.items() if v is not None}, ""))
 
 
 def _flat(value: Any, path: str) -> Iterable[tuple[str, Any]]:
