@@ -640,7 +640,9 @@ def test_milliseconds_a_step_of_the_wagma_paper(p, synchronous, asynchronous):
     """
     delay = IndependentDelays(1 - (1 - 1 / p) ** 2, 0.32)
     cluster = Cluster((Workers(Gamma(0.617, 17 / 617), p),), delays=(delay,))
-    assert cluster.workers[0].step_time.mean_seconds + cluster.mean_delay == pytest.approx(asynchronous / 1e3, abs=1.5e-3)
+    assert cluster.workers[0].step_time.mean_seconds + cluster.mean_delay == pytest.approx(
+        asynchronous / 1e3, abs=1.5e-3
+    )
     rounds, workload = 1600, Workload(batch_size=1)
     waited = record(cluster, Synchronous(), workload, stop=Stop(updates=rounds))
     deviation = np.diff([0, *waited.time[waited.closes]]).std()
