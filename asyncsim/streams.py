@@ -23,6 +23,8 @@ class Purpose(enum.IntEnum):
     INITIALISATION = 4
     DATA = 5
     GENERATED_DATA = 6
+    PARTITION = 20
+    RESHUFFLING = 21
 
 
 def generator(seed: int, purpose: Purpose, *which: int) -> np.random.Generator:

@@ -7,10 +7,9 @@ import pytest
 
 from asyncsim.algorithms import SGD
 from asyncsim.errors import InputError
-from asyncsim.problems import MLP, Blobs, CustomProblem, Digits, Quadratic
-from asyncsim.problems.batches import Batches
+from asyncsim.problems import MLP, Blobs, CustomProblem, Digits, Problem, Quadratic
 from asyncsim.replaying import Every, replay
-from asyncsim.replaying.evaluation import SLICE, evaluate
+from asyncsim.replaying.evaluation import evaluate
 from asyncsim.trace import Trace
 
 
@@ -95,24 +94,6 @@ def test_blobs_are_drawn_from_their_seed_and_can_be_told_apart():
     assert squares.mean() == pytest.approx(4, rel=0.1)
 
 
-def test_a_mini_batch_depends_on_seed_worker_and_step_alone():
-    a, b = Batches(1, 100, 4), Batches(1, 100, 4)
-    workers, steps = np.array([0, 2, 1, 0]), np.array([300, 7, 0, 2])
-    there = a.indices(workers, steps)
-    for k in (2, 0, 3, 1):
-        assert b.indices(workers[k : k + 1], steps[k : k + 1])[0].tolist() == there[k].tolist()
-    assert len({tuple(row) for row in there.tolist()}) == 4
-    assert Batches(2, 100, 4).indices(workers, steps).tolist() != there.tolist()
-    assert Batches(1, 0, 4).indices(workers, steps).shape == (4, 0)
-
-
-def test_mini_batches_cover_the_data_evenly():
-    counts = np.bincount(Batches(0, 10, 50).indices(np.zeros(400, int), np.arange(400)).ravel(), minlength=10)
-    assert counts.sum() == 20_000
-    # chi square with 9 degrees of freedom: 27.9 is passed once in a thousand seeds
-    assert ((counts - 2000) ** 2 / 2000).sum() < 27.9
-
-
 def test_noise_of_the_quadratic_has_its_variance_and_is_fresh():
     problem, trace = Quadratic(eigenvalues=(0.0,) * 50, noise=0.3), Trace.from_arrivals([0, 1] * 200)
     run = replay(trace, SGD(1.0), problem)
@@ -124,7 +105,7 @@ def test_noise_of_the_quadratic_has_its_variance_and_is_fresh():
 
 
 def test_test_figures_are_means_over_all_samples():
-    n = SLICE + 17
+    n = Problem.evaluated_at_once + 17
     rng = np.random.default_rng(0)
     data = {"x": rng.normal(size=(n, 3)), "y": rng.normal(size=n)}
     problem = CustomProblem(linear_loss, {"w": np.ones(3), "b": np.zeros(())}, data)
