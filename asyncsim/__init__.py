@@ -16,7 +16,9 @@ _HOMES = {
     "asyncsim.algorithms": "ASGD SGD SGP SSGD Averaging Context PeerAlgorithm ServerAlgorithm",
     "asyncsim.cluster": "Cluster Workers Constant Exponential Gamma ShiftedExponential StepTime",
     "asyncsim.errors": "InputError",
-    "asyncsim.problems": "MLP Blobs CustomProblem Digits Quadratic",
+    "asyncsim.problems": "MLP CharTransformer ConvNet CustomProblem Logistic Quadratic ResNet "
+    "Blobs Digits FashionMNIST SparseTeacher Teacher Text "
+    "IID Dirichlet Sampling Sharded Shared",
     "asyncsim.protocols": "Asynchronous Protocol Serial Synchronous",
     "asyncsim.recorder": "Recorder",
     "asyncsim.reports": "comparison",

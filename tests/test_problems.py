@@ -7,7 +7,21 @@ import pytest
 
 from asyncsim.algorithms import SGD
 from asyncsim.errors import InputError
-from asyncsim.problems import MLP, Blobs, CustomProblem, Digits, Problem, Quadratic
+from asyncsim.problems import (
+    MLP,
+    Blobs,
+    CharTransformer,
+    ConvNet,
+    CustomProblem,
+    Digits,
+    Logistic,
+    Problem,
+    Quadratic,
+    ResNet,
+    SparseTeacher,
+    Teacher,
+    Text,
+)
 from asyncsim.replaying import Every, replay
 from asyncsim.replaying.evaluation import evaluate
 from asyncsim.trace import Trace
@@ -34,6 +48,16 @@ PROBLEMS = {
     "mlp on digits": MLP(hidden=(8,)),
     "deep mlp on blobs": MLP(Blobs(features=6, classes=3, train=300, test=100), hidden=(8, 5), activation="tanh"),
     "custom": linear_problem(metrics=linear_metrics),
+    "logistic on digits": Logistic(l2=0.01),
+    "logistic on two classes": Logistic(Teacher(features=7, classes=2, train=200, test=100, noise=0.1)),
+    "sparse logistic": Logistic(SparseTeacher(features=50, nonzeros=5, train=300, test=100), l2=0.001),
+    "mlp on a deep teacher": MLP(Teacher(features=5, hidden=(6,), classes=3, train=200, test=100), hidden=(8,)),
+    "convnet": ConvNet(channels=(4, 6), hidden=(8,)),
+    "convnet without hidden layers": ConvNet(channels=(4,), kernel=5, hidden=()),
+    "resnet with group norm": ResNet(channels=(4, 8), groups=2),
+    "resnet with batch norm": ResNet(channels=(4, 8), norm="batch", blocks=2),
+    "resnet without norm": ResNet(channels=(4, 6), norm="none"),
+    "char transformer": CharTransformer(Text(context=8), layers=1, width=8, heads=2),
 }
 
 
@@ -42,6 +66,9 @@ def test_gradient_against_finite_differences(name):
     problem = PROBLEMS[name]
     with jax.enable_x64(True):
         params, extra = jax.tree.map(lambda x: jnp.asarray(x, float), problem.init(jax.random.key(1)))
+        # off the start, where biases 0 put some activations right on the bend of a ReLU
+        moved = np.random.default_rng(1)
+        params = jax.tree.map(lambda x: x + 0.1 * moved.normal(size=x.shape), params)
         train = problem.data().train
         batch = jax.tree.map(lambda x: jnp.asarray(x[:16], float if x.dtype.kind == "f" else None), train)
 
