@@ -54,9 +54,9 @@ PROBLEMS = {
     "mlp on a deep teacher": MLP(Teacher(features=5, hidden=(6,), classes=3, train=200, test=100), hidden=(8,)),
     "convnet": ConvNet(channels=(4, 6), hidden=(8,)),
     "convnet without hidden layers": ConvNet(channels=(4,), kernel=5, hidden=()),
-    "resnet with group norm": ResNet(channels=(4, 8), groups=2),
-    "resnet with batch norm": ResNet(channels=(4, 8), norm="batch", blocks=2),
-    "resnet without norm": ResNet(channels=(4, 6), norm="none"),
+    "resnet with group norm": ResNet(channels=(4,), blocks=2, groups=2),
+    "resnet with batch norm": ResNet(channels=(4, 8), norm="batch"),
+    "resnet without norm": ResNet(channels=(4,), norm="none"),
     "char transformer": CharTransformer(Text(context=8), layers=1, width=8, heads=2),
 }
 
@@ -72,25 +72,27 @@ def test_gradient_against_finite_differences(name):
         train = problem.data().train
         batch = jax.tree.map(lambda x: jnp.asarray(x[:16], float if x.dtype.kind == "f" else None), train)
 
+        @jax.jit
         def loss(p):
             return problem.rule.loss(p, extra, batch, jax.random.key(2))[0]
 
-        g = jax.grad(loss)(params)
+        g = jax.jit(jax.grad(loss))(params)
         leaves, shape = jax.tree.flatten(params)
         rng = np.random.default_rng(0)
         for _ in range(3):
             direction = shape.unflatten([rng.normal(size=x.shape) for x in leaves])
-            up, down = (loss(jax.tree.map(lambda x, d, s=s: x + s * d, params, direction)) for s in (1e-6, -1e-6))
+            up, down = (loss(jax.tree.map(lambda x, d, s=s: x + s * d, params, direction)) for s in (1e-7, -1e-7))
             slope = sum(
                 float(np.vdot(a, b)) for a, b in zip(jax.tree.leaves(g), jax.tree.leaves(direction), strict=True)
             )
-            assert float(up - down) / 2e-6 == pytest.approx(slope, rel=1e-5, abs=1e-7)
+            assert float(up - down) / 2e-7 == pytest.approx(slope, rel=1e-5, abs=1e-7)
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_loss_falls_and_engines_agree(name):
     trace = Trace.from_arrivals(np.arange(50) % 3, batch_size=8)
-    runs = [replay(trace, SGD(0.05), PROBLEMS[name], engine=e, precision="float64") for e in ("scan", "rows")]
+    given = {"precision": "float64", "every": Every(updates=25)}
+    runs = [replay(trace, SGD(0.05), PROBLEMS[name], engine=e, **given) for e in ("scan", "rows")]
     assert runs[0].evals["loss"][-1] < runs[0].evals["loss"][0]
     assert runs[0].updates["loss"] == pytest.approx(runs[1].updates["loss"], abs=1e-10)
     for a, b in zip(jax.tree.leaves(runs[0].params), jax.tree.leaves(runs[1].params), strict=True):
@@ -158,6 +160,59 @@ def test_custom_problems_of_one_loss_compile_once():
     for _ in range(3):
         replay(trace, SGD(0.2), linear_problem())
     assert len(PROGRAMS) == before
+
+
+def noisy_loss(params, extra, batch, key):
+    residual = batch["x"] @ params["w"] + params["b"] - batch["y"]
+    noise = jax.random.normal(key, residual.shape)
+    return jnp.mean((residual + noise) ** 2), {"seen": extra["seen"] + 1}
+
+
+def test_a_custom_problem_with_extra_has_the_whole_contract():
+    def metrics(params, extra, batch):
+        return {"loss": jnp.mean((batch["x"] @ params["w"] + params["b"] - batch["y"]) ** 2), "seen": extra["seen"]}
+
+    plain = linear_problem()
+    params, _ = plain.init(None)
+    problem = CustomProblem(noisy_loss, params, plain.data().train, metrics=metrics, extra={"seen": 0})
+    trace = Trace.from_arrivals([0] * 300)
+    run = replay(trace, SGD(0.1), problem)
+    assert run.evals["loss"][-1] < 0.1 < run.evals["loss"][0]
+    assert run.evals["seen"].tolist() == run.evals["updates"].tolist()
+    assert run.updates["loss"][-50:].mean() == pytest.approx(1, rel=0.2)  # the noise that the key makes
+    assert len(set(run.updates["loss"].tolist())) == 300
+    without = replay(trace, SGD(0.1), CustomProblem(noisy_loss, params, plain.data().train, extra={"seen": 0}))
+    assert without.evals["loss"][-1] == pytest.approx(1, rel=0.4)
+    # nothing kept, but a key
+    keyed = CustomProblem(
+        lambda p, e, b, key: (jnp.sum(p["w"] ** 2), e), {"w": np.ones(2)}, {"x": np.ones(9)}, extra=()
+    )
+    assert replay(trace, SGD(0.1), keyed).evals["loss"][-1] < 1e-6
+
+
+def test_functions_that_break_the_whole_contract_are_told():
+    start, train, trace = {"w": np.ones(2)}, {"x": np.ones(9)}, Trace.from_arrivals([0])
+
+    def value(params):
+        return jnp.sum(params["w"] ** 2)
+
+    for loss, metrics, message in (
+        (lambda p, e, b, key: value(p), None, r"loss: gives a pair with extra: \(loss, extra\)"),
+        (
+            lambda p, e, b, key: (value(p), e),
+            lambda p, e, b: {"other": value(p)},
+            "metrics: .*with the loss among them",
+        ),
+        (
+            lambda p, e, b, key: (value(p), {"n": 0}),
+            None,
+            "the problem's loss gives another structure than it got: with",
+        ),
+        (lambda p, e, b, key: (value(p), jnp.ones(3)), None, r"the problem's loss gives an array of shape \(3,\)"),
+    ):
+        extra = jnp.ones(2) if "shape" in message else ()
+        with pytest.raises(InputError, match=message):
+            replay(trace, SGD(0.1), CustomProblem(loss, start, train, metrics=metrics, extra=extra))
 
 
 def test_wrong_data_is_refused():

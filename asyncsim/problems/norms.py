@@ -25,11 +25,16 @@ def group_norm(layer: Layer, x: jax.Array, groups: int) -> jax.Array:
 
     Wu and He, ECCV 2018. Knows nothing of the rest of the batch.
     """
-    n, height, width, channels = x.shape
-    grouped = x.reshape(n, height, width, groups, channels // groups)
-    mean, variance = (f(grouped, axis=(1, 2, 4), keepdims=True) for f in (jnp.mean, jnp.var))
-    normal = (grouped - mean) * jax.lax.rsqrt(variance + EPSILON)
-    return normal.reshape(x.shape) * layer["scale"] + layer["offset"]
+
+    def of_group(of_channel: jax.Array) -> jax.Array:
+        """Means over the channels of each group, for each channel: (n, channels) from the same."""
+        n, channels = of_channel.shape
+        mean = of_channel.reshape(n, groups, channels // groups).mean(-1)
+        return jnp.repeat(mean, channels // groups, axis=1)
+
+    away = x - of_group(x.mean((1, 2)))[:, None, None]
+    variance = of_group(jnp.square(away).mean((1, 2)))[:, None, None]
+    return away * (jax.lax.rsqrt(variance + EPSILON) * layer["scale"]) + layer["offset"]
 
 
 def new_statistics(channels: int) -> Layer:

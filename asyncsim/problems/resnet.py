@@ -24,6 +24,7 @@ class ResNet(Classifier):
     relu(x + f(x)) with f = convolution, norm, ReLU, convolution, norm; where a block changes the shape, a 1x1
     convolution with norm takes the place of x. Then the mean over the image, and softmax.
 
+    ``stride``: of the first convolution; 2 halves large images at once, and makes all about 4 times cheaper.
     ``norm``: ``"group"`` (each image's channels in ``groups`` groups), ``"batch"`` or ``"none"`` (a bias alone). Batch
     norm trains with the statistics of the mini-batch and is evaluated with moving averages, the model's extra:
     ``momentum`` x kept + (1 - momentum) x the mini-batch's.
@@ -32,6 +33,7 @@ class ResNet(Classifier):
     data_set: DataSet = Digits()
     channels: tuple[Count, ...] = (8, 16, 32)
     blocks: Count = 1
+    stride: Count = 1
     norm: Literal["group", "batch", "none"] = "group"
     groups: Count = 4
     momentum: Fraction = 0.9
@@ -41,7 +43,7 @@ class ResNet(Classifier):
     def validate(self) -> None:
         if not self.channels:
             raise InputError("needs at least one", "channels")
-        check_images(self.data_set, len(self.channels) - 1)
+        check_images(self.data_set, len(self.channels) - 1 + (self.stride - 1).bit_length())
         odd = [c for c in self.channels if c % self.groups]
         if self.norm == "group" and odd:
             raise InputError(f"{odd[0]} channels cannot be cut into {self.groups} groups", "groups")
@@ -49,7 +51,7 @@ class ResNet(Classifier):
     def _convolutions(self) -> Iterator[tuple[str, int, int, int, int]]:
         """Of each convolution: its name, kernel, channels before and after, stride."""
         before = self.channels[0]
-        yield "first", 3, self.data_set.shape[2], before, 1
+        yield "first", 3, self.data_set.shape[2], before, self.stride
         for stage, after in enumerate(self.channels):
             for block in range(self.blocks):
                 name, stride = f"stage{stage}_block{block}", 2 if stage and not block else 1
