@@ -18,7 +18,9 @@ _HOMES = {
     "Pareto CVB Markov Empirical Recorded StragglerTrace read_straggler_trace GPU "
     "Delay FixedDelays DrawnDelays IndependentDelays",
     "asyncsim.errors": "InputError",
-    "asyncsim.problems": "MLP Blobs CustomProblem Digits Quadratic",
+    "asyncsim.problems": "MLP CharTransformer ConvNet CustomProblem Logistic Quadratic ResNet "
+    "Blobs Digits FashionMNIST SparseTeacher Teacher Text "
+    "IID Dirichlet Sampling Sharded Shared",
     "asyncsim.protocols": "Asynchronous Protocol Serial Synchronous",
     "asyncsim.recorder": "Recorder",
     "asyncsim.reports": "comparison",

@@ -9,7 +9,7 @@ from typing import Any
 from asyncsim.algorithms import Algorithm
 from asyncsim.cluster import Cluster, Delay, StepTime, Workers
 from asyncsim.errors import a
-from asyncsim.problems import DataSet, Problem
+from asyncsim.problems import DataSet, Partition, Problem, Sampling
 from asyncsim.protocols import Protocol
 from asyncsim.recording import Stop
 from asyncsim.records import Family, settings, summary_line
@@ -24,6 +24,7 @@ FAMILIES: dict[str, type[Family]] = {
     "delays": Delay,
     "problems": Problem,
     "data-sets": DataSet,
+    "partitions": Partition,
 }
 
 
@@ -53,6 +54,7 @@ def describe_scenario() -> str:
         ("[cluster]", Cluster),
         ("[[cluster.workers]]", Workers),
         ("[stop]", Stop),
+        ("[sampling]", Sampling),
         ("[evaluate]", Every),
         ("[target]", Target),
         ("[schedule]", Schedule),

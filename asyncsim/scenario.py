@@ -12,7 +12,7 @@ from msgspec import Meta
 from asyncsim.algorithms import Algorithm
 from asyncsim.cluster import Cluster
 from asyncsim.errors import InputError
-from asyncsim.problems import Problem
+from asyncsim.problems import Problem, Sampling
 from asyncsim.protocols import Protocol
 from asyncsim.recording import Stop, record
 from asyncsim.records import build, checked, table
@@ -44,6 +44,8 @@ class Scenario:
     name: str = "scenario"
     seed: Annotated[int, Meta(ge=0, lt=2**31)] = 0
     batch_size: BatchSize = 32
+    sampling: Sampling = Sampling()
+    statistics: Literal["mean", "first", "shared"] = "mean"
     schedule: Schedule = Schedule()
     evaluate: Every | None = None
     target: Target | None = None
@@ -115,6 +117,8 @@ def run(scenario: Scenario, *, trace: Trace | None = None, progress: bool = Fals
         scenario.algorithm,
         scenario.problem,
         seed=scenario.seed,
+        sampling=scenario.sampling,
+        statistics=scenario.statistics,
         schedule=scenario.schedule,
         every=scenario.evaluate,
         target=scenario.target,

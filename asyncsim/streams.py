@@ -26,6 +26,8 @@ class Purpose(enum.IntEnum):
     MACHINES = 7  # how fast each worker is, where a model draws that once
     DELAYED = 8  # who is delayed, and when
     DELAY_SECONDS = 9  # for how long
+    PARTITION = 10  # who holds which samples
+    RESHUFFLING = 11  # in which order an epoch goes through them
 
 
 def generator(seed: int, purpose: Purpose, *which: int) -> np.random.Generator:

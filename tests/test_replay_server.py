@@ -10,7 +10,7 @@ import asyncsim
 from asyncsim.algorithms import ASGD, SGD, SSGD, ServerAlgorithm, algorithm, zeros_like
 from asyncsim.cluster import Constant, Gamma
 from asyncsim.problems import MLP, Digits, Quadratic
-from asyncsim.problems.batches import Batches
+from asyncsim.problems.sampling import Batches
 from asyncsim.protocols import Asynchronous, Serial, Synchronous
 from asyncsim.recorder import Recorder
 from asyncsim.recording import Stop, record

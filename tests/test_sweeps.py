@@ -10,7 +10,9 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
+import jax
 import numpy as np
 import pytest
 
@@ -346,8 +348,39 @@ def test_a_sweep_of_ones_own_problem_needs_no_scenario_file(tmp_path):
     found = sweep(base, {"seed": [0, 1]}, folder=tmp_path / "s")
     assert found.table["status"].tolist() == ["done"] * 2
     assert found.table["problem"][0] == "CustomProblem(loss, 8 samples)"
-    other = asyncsim.CustomProblem(loss, {"w": np.zeros(())}, {"x": np.full(8, 2.0)})
-    assert run_name(dataclasses.replace(base, problem=other)) != run_name(base)
+
+
+def test_ones_own_problems_are_told_apart():
+    x = {"x": np.ones(8)}
+
+    def scaled(scale, start=0.0, data=x):
+        def loss(params, batch):
+            return scale * (batch["x"] * params["w"]).sum()
+
+        return asyncsim.CustomProblem(loss, {"w": np.full((), start)}, data)
+
+    def name(problem):
+        return run_name(dataclasses.replace(BASE, problem=problem))
+
+    def total(params, batch):
+        return (batch["x"] * params["w"]).sum()
+
+    def difference(params, batch):
+        return (batch["x"] - params["w"]).sum()
+
+    array, jitted = np.arange(3.0), [jax.jit(total), jax.jit(difference)]
+    assert name(scaled(1)) == name(scaled(1))
+    assert name(scaled(array)) == name(scaled(array.copy()))
+    others = [scaled(1), scaled(2), scaled(1, 1.0), scaled(1, 0.0, {"x": np.zeros(8)}), scaled(array), scaled(-array)]
+    others += [asyncsim.CustomProblem(f, {"w": np.zeros(())}, x) for f in (total, difference, *jitted)]
+    others.append(asyncsim.CustomProblem(partial(lambda s, p, b: s * total(p, b), 3), {"w": np.zeros(())}, x))
+    others.append(asyncsim.CustomProblem(partial(lambda s, p, b: s * total(p, b), 4), {"w": np.zeros(())}, x))
+    others += [asyncsim.CustomProblem(f, {"w": np.zeros(())}, x) for f in (lambda p, b: 5.0, lambda p, b: 6.0)]
+    names = [name(problem) for problem in others]
+    # a function and itself compiled are one
+    assert len(set(names)) == len(names) - 2
+    with pytest.raises(InputError, match="has no name that is its own"):
+        name(scaled(k for k in range(3)))
 
 
 def test_folders_of_others_are_left_alone(tmp_path):

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from abc import abstractmethod
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import numpy as np
 
 from asyncsim.errors import InputError
 from asyncsim.records import Family
-from asyncsim.sources import source_of
 from asyncsim.workload import Workload
 
 
@@ -27,11 +24,12 @@ class Data(NamedTuple):
 class Problem(Family):
     """A learning problem. Parameters are a pytree; ``extra`` is what the model keeps besides (BatchNorm statistics).
 
-    ``extra`` belongs to the worker: each has its own, changed by its own gradients; an evaluation takes the workers'
-    mean. What is compiled depends on ``rule`` alone, which must be hashable and hold no data.
+    Whose ``extra`` a gradient changes, and whose an evaluation takes, is the replay's choice (``statistics``). What is
+    compiled depends on ``rule`` alone, which must be hashable and hold no data.
     """
 
     family = "problem"
+    evaluated_at_once: ClassVar[int] = 2000  # test samples: fewer for models that make much of one sample
 
     @abstractmethod
     def init(self, key: jax.Array) -> tuple[Any, Any]:
@@ -58,6 +56,14 @@ class Problem(Family):
     def num_samples(self) -> int:
         """Samples of one epoch."""
         return num_samples(self.data().train)
+
+    def labels(self) -> np.ndarray:
+        """(n,) the labels of the training samples, for partitions by label: ``y``. Raises InputError without any."""
+        train = self.data().train
+        y = np.asarray(train["y"]) if isinstance(train, dict) and "y" in train else np.zeros(())
+        if y.ndim != 1 or y.dtype.kind not in "iub":
+            raise InputError(f"the samples of {self.name} have no labels: a list y of one whole number each")
+        return y
 
     def workload(self, batch_size: int) -> Workload:
         """The problem as the timing sees it: parameter tensors in float32, and the arithmetic of a sample."""
@@ -89,76 +95,3 @@ def num_samples(tree: Any) -> int:
     if len(lengths) > 1:
         raise InputError(f"the arrays of a data set have different numbers of samples: {sorted(lengths)}")
     return lengths.pop() if lengths else 0
-
-
-class _CustomRule(NamedTuple):
-    user_loss: Callable[..., Any]
-    user_metrics: Callable[..., Any] | None
-
-    def loss(self, params: Any, extra: Any, batch: Any, key: jax.Array) -> tuple[jax.Array, Any]:
-        return self.user_loss(params, batch), extra
-
-    def metrics(self, params: Any, extra: Any, batch: Any) -> dict[str, jax.Array]:
-        found = {} if self.user_metrics is None else self.user_metrics(params, batch)
-        if not isinstance(found, dict) or "loss" in found:
-            raise InputError(f"gives a dict of other figures than the loss, not {found!r}", "metrics")
-        return {"loss": self.user_loss(params, batch), **found}
-
-
-class CustomProblem(Problem):
-    """A user's own loss function and data.
-
-    ``loss(params, batch)`` is the mean loss of a batch (the rows of ``train`` that were drawn); ``params`` the
-    parameters at the start, a pytree of arrays of real numbers; ``train`` and ``test`` pytrees of arrays with samples
-    along axis 0 (``test``: by default the training samples). ``metrics(params, batch)`` may return more test figures by
-    name, such as accuracy. Keep the functions at module level or reuse them: each new function object compiles anew,
-    and what a function reads from outside is read once, when it is compiled.
-    """
-
-    name = "custom"
-
-    def __init__(
-        self,
-        loss: Callable[[Any, Any], jax.Array],
-        params: Any,
-        train: Any,
-        test: Any = None,
-        metrics: Callable[[Any, Any], dict[str, jax.Array]] | None = None,
-    ):
-        for name, function in (("loss", loss), ("metrics", metrics)):
-            if not callable(function) and function is not None:
-                raise InputError(f"expected a function of params and batch, got {function!r}"[:200], name)
-        self._rule, self._params = _CustomRule(loss, metrics), params
-        self._data = Data(jax.tree.map(np.asarray, train), jax.tree.map(np.asarray, train if test is None else test))
-        for name, samples in self._data._asdict().items():
-            try:
-                empty = num_samples(samples) == 0
-            except InputError as error:
-                raise error.within(name) from None
-            if empty:
-                raise InputError("has no samples", name)
-
-    def fingerprint(self) -> str:
-        """Equal for problems of equal functions, start and data: what a sweep calls its runs by."""
-        functions = [source_of(f) for f in self._rule if callable(f)]
-        found = hashlib.sha256("".join(functions).encode())
-        for path, x in jax.tree_util.tree_leaves_with_path((self._params, self._data)):
-            array = np.ascontiguousarray(x)
-            found.update(f"{jax.tree_util.keystr(path)} {array.dtype} {array.shape}".encode() + array.tobytes())
-        return found.hexdigest()
-
-    def __repr__(self) -> str:
-        return f"CustomProblem({getattr(self._rule.user_loss, '__name__', 'loss')}, {self.num_samples} samples)"
-
-    def init(self, key: jax.Array) -> tuple[Any, Any]:
-        return self._params, ()
-
-    def loss(self, params: Any, extra: Any, batch: Any, key: jax.Array) -> tuple[jax.Array, Any]:
-        return self._rule.loss(params, extra, batch, key)
-
-    def data(self) -> Data:
-        return self._data
-
-    @property
-    def rule(self) -> Any:
-        return self._rule

@@ -1,11 +1,12 @@
-"""Data sets: small ones that travel with the package, and generated ones."""
+"""Data sets for classification: what they are, one that travels with the package, and a generated one."""
 
 from __future__ import annotations
 
 import functools
+import math
 from abc import abstractmethod
 from importlib import resources
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 from msgspec import Meta
@@ -17,9 +18,15 @@ from asyncsim.streams import Purpose, generator
 
 
 class DataSet(Family):
-    """A classification data set: ``x`` (n, features) float, ``y`` (n,) int labels, and how many classes."""
+    """A classification data set: samples ``x``, (n, features) float32, labels ``y``, (n,) int32, from 0 on.
+
+    Sparse samples have ``x`` as a dict: which features a sample has, ``index`` (n, k) int32, and their ``value`` (n, k)
+    float32; a sample with fewer than k is filled up with values 0. ``shape`` says what a sample is: images are
+    (height, width, channels), and lie in ``x`` row by row.
+    """
 
     family = "data set"
+    sparse: ClassVar[bool] = False
 
     @abstractmethod
     def load(self) -> Data:
@@ -27,13 +34,28 @@ class DataSet(Family):
 
     @property
     @abstractmethod
-    def num_features(self) -> int:
-        """Length of one sample."""
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one sample."""
 
     @property
     @abstractmethod
     def num_classes(self) -> int:
         """Number of labels."""
+
+    @property
+    def num_features(self) -> int:
+        """Numbers in one sample."""
+        return math.prod(self.shape)
+
+
+Seed = Annotated[int, Meta(ge=0, lt=2**31)]
+Classes = Annotated[int, Meta(ge=2)]
+
+
+def check_size(numbers: int) -> None:
+    """Raise InputError if a data set of so many numbers would not fit in memory."""
+    if numbers > 10**9:
+        raise InputError(f"{numbers:.3g} numbers are too many to generate; 1e9 is the limit", "features")
 
 
 @functools.cache
@@ -57,8 +79,8 @@ class Digits(DataSet):
         return _digits()
 
     @property
-    def num_features(self) -> int:
-        return 64
+    def shape(self) -> tuple[int, ...]:
+        return 8, 8, 1
 
     @property
     def num_classes(self) -> int:
@@ -87,23 +109,21 @@ class Blobs(DataSet):
     """
 
     features: Count = 20
-    classes: Annotated[int, Meta(ge=2)] = 10
+    classes: Classes = 10
     train: Count = 10_000
     test: Count = 2_000
     separation: Positive = 1.0
-    seed: Annotated[int, Meta(ge=0, lt=2**31)] = 0
+    seed: Seed = 0
 
     def validate(self) -> None:
-        numbers = self.features * (self.train + self.test + self.classes)
-        if numbers > 10**9:
-            raise InputError(f"{numbers:.3g} numbers are too many to generate; 1e9 is the limit", "features")
+        check_size(self.features * (self.train + self.test + self.classes))
 
     def load(self) -> Data:
         return _blobs(self)
 
     @property
-    def num_features(self) -> int:
-        return self.features
+    def shape(self) -> tuple[int, ...]:
+        return (self.features,)
 
     @property
     def num_classes(self) -> int:

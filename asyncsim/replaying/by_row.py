@@ -28,7 +28,9 @@ class _ByRow(ABC):
         self._factor = setting.factor.astype(jnp.zeros(()).dtype)
         self._held: dict[int, Any] = {}
         self._last_use = _last_uses(setting.trace)
-        self._extra = [setting.extra] * setting.trace.num_workers
+        shared, n = setting.shares_extra, setting.trace.num_workers
+        self._extra = [setting.extra] * (1 if shared else n)
+        self._holder = [0] * n if shared else list(range(n))  # which extra each worker's gradients change
         self._begin()
 
     @abstractmethod
@@ -57,6 +59,10 @@ class _ByRow(ABC):
                     self._held.pop(u, None)
         self._at = row
         return {k: np.array([g[k] for g in given]) for k in given[0]} if given else {}
+
+    def _evaluated_extra(self) -> Any:
+        extras = jax.tree.map(lambda *x: jnp.stack(x), *self._extra)
+        return rules.evaluated_extra(self.setting.statistics, extras)
 
 
 def _last_uses(trace: Trace) -> np.ndarray:
@@ -93,7 +99,8 @@ class ByRowServer(_ByRow):
             row["count"] = np.int32(self._sizes[r])
             if trace.take[r] != 1:
                 row["weight"] = np.asarray(trace.take[r], self._factor.dtype)
-            slices = (self._state, self._total, self._own[i], self._kept[i], self._extra[i])
+            holder = self._holder[i]
+            slices = (self._state, self._total, self._own[i], self._kept[i], self._extra[holder])
             *slices, view, measured = server_row(
                 learning,
                 slices,
@@ -105,7 +112,7 @@ class ByRowServer(_ByRow):
                 arrives=verb == APPLY and bool(trace.accepted[r]),
                 closes=bool(trace.closes[r]),
             )
-            self._state, self._total, self._own[i], self._kept[i], self._extra[i] = slices
+            self._state, self._total, self._own[i], self._kept[i], self._extra[holder] = slices
             if trace.closes[r]:
                 self._view = view
             return measured
@@ -115,8 +122,7 @@ class ByRowServer(_ByRow):
 
     def model(self) -> tuple[Any, Any, dict[str, Any]]:
         """Parameters, extra, and what else is measured at an evaluation."""
-        extras = jax.tree.map(lambda *x: jnp.stack(x), *self._extra)
-        return self.setting.learning.algorithm.final(self._state), rules.mean_extra(extras), {}
+        return self.setting.learning.algorithm.final(self._state), self._evaluated_extra(), {}
 
 
 def _update_sizes(trace: Trace) -> list[int]:
@@ -177,9 +183,10 @@ class ByRowPeers(_ByRow):
         if verb == READ:
             self._held[r] = peer_point(learning, self._states[i])
         elif verb == STEP:
-            self._states[i], self._extra[i], measured = peer_step(
+            holder = self._holder[i]
+            self._states[i], self._extra[holder], measured = peer_step(
                 learning,
-                (self._states[i], self._extra[i]),
+                (self._states[i], self._extra[holder]),
                 self._held[source],
                 {**row, "batch": batch},
                 rule=self.setting.rule,
@@ -206,8 +213,8 @@ class ByRowPeers(_ByRow):
     def model(self) -> tuple[Any, Any, dict[str, Any]]:
         """Parameters, extra, and the distance of the peers from their mean."""
         algorithm = self.setting.learning.algorithm
-        states, extras = (jax.tree.map(lambda *x: jnp.stack(x), *each) for each in (self._states, self._extra))
-        return algorithm.final(states), rules.mean_extra(extras), {"spread": rules.spread(algorithm, states)}
+        states = jax.tree.map(lambda *x: jnp.stack(x), *self._states)
+        return algorithm.final(states), self._evaluated_extra(), {"spread": rules.spread(algorithm, states)}
 
 
 @jax.jit

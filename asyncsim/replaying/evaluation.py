@@ -11,13 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from asyncsim.errors import InputError, nearest
-from asyncsim.problems.base import num_samples
+from asyncsim.problems.base import Problem, num_samples
 from asyncsim.records import Count, Positive, checked
 from asyncsim.trace import Trace
 from asyncsim.vocabulary import READ, ROUNDING
 
 MAX_EVALUATIONS = 100_000
-SLICE = 2000  # test samples looked at at once
 
 
 @checked
@@ -88,10 +87,10 @@ class Target:
 def evaluate(rule: Any, params: Any, extra: Any, test: Any) -> dict[str, float]:
     """The test figures, each a mean over all test samples."""
     total: dict[str, float] = {}
-    size = num_samples(test)
-    for first in range(0, max(size, 1), SLICE):
-        part = jax.tree.map(lambda x, first=first: x[first : first + SLICE], test)
-        share = (min(SLICE, size - first) / size) if size else 1.0
+    size, at_once = num_samples(test), getattr(rule, "evaluated_at_once", Problem.evaluated_at_once)
+    for first in range(0, max(size, 1), at_once):
+        part = jax.tree.map(lambda x, first=first: x[first : first + at_once], test)
+        share = (min(at_once, size - first) / size) if size else 1.0
         for name, value in _metrics(rule, params, extra, part).items():
             total[name] = total.get(name, 0.0) + share * float(value)
     return total

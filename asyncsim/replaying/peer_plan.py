@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -51,23 +52,31 @@ MAX_WIDTH = 8  # members of a mix summed in one row: each is one more read in th
 STAGES = {MERGE: 1, RESET: 1, READ: 2, STEP: 3, PUBLISH: 4}
 
 
-def pack(trace: Trace, width: int, cuts: list[int], apart: np.ndarray) -> tuple[list[PackedRow], list[int]]:
+def pack(
+    trace: Trace, width: int, cuts: list[int], apart: np.ndarray, in_order: bool = False
+) -> tuple[list[PackedRow], list[int]]:
     """Pack the verbs of peers into rows; also how many rows are done at each cut (a row of the trace, in order).
 
     A merge sinks to its worker's next row and a mix to the first merge that takes it; what nobody takes falls away, as
-    do reads whose point is not kept apart. At a cut every row before it is done.
+    do reads whose point is not kept apart. At a cut every row before it is done. ``in_order``: steps keep the order of
+    the trace, which else only those of one worker do.
     """
     out: list[PackedRow] = []
     opened: dict[int, PackedRow] = {}
     maker: dict[int, PackedRow] = {}  # of each message
     summed: dict[int, PackedRow] = {}  # of each mix
     reads = set(trace.source[apart].tolist())
+    steps = deque[PackedRow]()  # rows with steps that are not out yet, in order
 
     def emit(row: PackedRow) -> None:
         if row.at >= 0:
             return
+        while in_order and row.step >= 0 and steps[0] is not row:
+            emit(steps[0])
         for other in row.needs:
             emit(other)
+        if in_order and row.step >= 0:
+            steps.popleft()
         row.at = len(out)
         out.append(row)
         if opened.get(row.worker) is row:
@@ -97,6 +106,8 @@ def pack(trace: Trace, width: int, cuts: list[int], apart: np.ndarray) -> tuple[
             row.read = r
         elif verb[r] == STEP:
             row.step = r
+            if in_order:
+                steps.append(row)
         elif verb[r] == PUBLISH:
             row.publish = r
             maker[r] = row
@@ -104,6 +115,8 @@ def pack(trace: Trace, width: int, cuts: list[int], apart: np.ndarray) -> tuple[
             mix = source[r]
             if mix in summed:
                 row.needs = (summed[mix],)
+                if in_order:
+                    emit(summed[mix])  # before it takes a step that must come after this row's
             else:
                 members = range(trace.mix_start[mix], trace.mix_start[mix + 1])
                 for first in range(members.start, members.stop, width):
@@ -134,16 +147,16 @@ class PeerPlan:
     resets: bool
 
 
-def plan_peers(trace: Trace, factor: np.ndarray, cuts: list[int]) -> PeerPlan:
+def plan_peers(trace: Trace, factor: np.ndarray, cuts: list[int], in_order: bool = False) -> PeerPlan:
     """Packed rows, with a slot for each message and mix while it is needed.
 
-    ``factor``: (R,) on the learning rate.
+    ``factor``: (R,) on the learning rate. ``in_order``: steps of all workers keep the order of the trace.
     """
     sizes = np.diff(trace.mix_start)[trace.verb == MIX]
     # the commonest size of a mix, within reason: wider ones are summed in several rows
     width = min(int(np.bincount(sizes)[1:].argmax() + 1), MAX_WIDTH) if len(sizes) else 1
     apart = kept_apart(trace)
-    rows, done = pack(trace, width, cuts, apart)
+    rows, done = pack(trace, width, cuts, apart, in_order)
     message_made, message_used, mix_made, mix_used = (
         dict[int, int](),
         dict[int, int](),

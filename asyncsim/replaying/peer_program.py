@@ -11,7 +11,7 @@ from jax import lax
 
 from asyncsim.replaying import rules
 from asyncsim.replaying.peer_plan import plan_peers
-from asyncsim.replaying.pools import PROGRAMS, Compiled, loop, put, stack, take, zeros_of
+from asyncsim.replaying.pools import PROGRAMS, Compiled, loop, put, stack, strong, take, zeros_of
 from asyncsim.replaying.rules import Learning, Setting
 
 
@@ -21,17 +21,20 @@ class PeerFlags(NamedTuple):
     apart: bool
     resets: bool
     measures: bool
+    shares_extra: bool = False
 
 
 @functools.partial(jax.jit, static_argnames=("rule", "flags"), donate_argnums=0)
 def peer_program(carry: Any, learning: Learning, rows: Any, count: Any, rule: Any, flags: PeerFlags) -> Any:
-    """Carry: pools of the peers (state, extra), of points kept apart, of messages and of mixes."""
+    """Carry: pools of the peers (state, extra), of points kept apart, of messages and of mixes, and the extra that all
+    peers share (or nothing: then each has its own)."""
     PROGRAMS.append("peers")
     algorithm = learning.algorithm
 
     def body(carry: Any, row: Any) -> Any:
-        peers, points, messages, mixes = carry
+        peers, points, messages, mixes, shared = carry
         (state, extra), mix = take(peers, row["worker"]), take(mixes, row["mix"])
+        extra = shared if flags.shares_extra else extra
         width = row["parts"].shape[0]
 
         def add_up(mix: Any) -> Any:
@@ -81,9 +84,11 @@ def peer_program(carry: Any, learning: Learning, rows: Any, count: Any, rule: An
 
         silent = zeros_of(jax.eval_shape(publish, state)[1])
         state, message = lax.cond(row["publishes"], publish, lambda s: (s, silent), state)
+        shared, extra = (extra, ()) if flags.shares_extra else ((), extra)
         peers = put(peers, row["worker"], (state, extra))
         points = put(points, row["worker"], stored)
-        return (peers, points, put(messages, row["message"], message), put(mixes, row["mix"], mix)), measured
+        messages, mixes = put(messages, row["message"], message), put(mixes, row["mix"], mix)
+        return (peers, points, messages, mixes, shared), measured
 
     return loop(body, carry, rows, count)
 
@@ -96,28 +101,31 @@ class CompiledPeers(Compiled):
     def __init__(self, setting: Setting):
         super().__init__(setting)
         trace, learning, algorithm = setting.trace, setting.learning, setting.learning.algorithm
-        plan = plan_peers(trace, setting.factor, setting.cuts)
+        # what all share changes with each step: then steps must keep the order of the trace
+        plan = plan_peers(trace, setting.factor, setting.cuts, in_order=setting.shares_extra)
         self.rows, self.gradient_of = plan.rows, plan.trace_row
         self._done = dict(zip(plan.cuts, plan.done, strict=True))
-        self.flags = PeerFlags(plan.apart, plan.resets, setting.measures)
+        self.flags = PeerFlags(plan.apart, plan.resets, setting.measures, setting.shares_extra)
         state = algorithm.init(setting.params)
         message = zeros_of(jax.eval_shape(lambda s: rules.publish(learning, s, setting.first_row(), 1.0)[1], state))
         points = stack(algorithm.point(state), trace.num_workers) if plan.apart else ()
         share = jnp.zeros((1,))
         mix = zeros_of(jax.eval_shape(lambda m: rules.weighted_sum((m,), share), message))
         pools = stack(message, plan.message_slots), stack(mix, plan.mix_slots)
-        self.carry = stack((state, setting.extra), trace.num_workers), points, *pools
+        extra, shared = ((), strong(setting.extra)) if setting.shares_extra else (setting.extra, ())
+        self.carry = stack((state, extra), trace.num_workers), points, *pools, shared
 
     def planned(self, cut: int) -> int:
         return self._done[cut]
 
     def model(self) -> tuple[Any, Any, dict[str, Any]]:
         """Parameters, extra, and the distance of the peers from their mean."""
-        states, extras = self.carry[0]
+        (states, extras), *_, shared = self.carry
+        extra = shared if self.flags.shares_extra else rules.evaluated_extra(self.setting.statistics, extras)
         algorithm = self.setting.learning.algorithm
-        return algorithm.final(states), rules.mean_extra(extras), {"spread": rules.spread(algorithm, states)}
+        return algorithm.final(states), extra, {"spread": rules.spread(algorithm, states)}
 
     @property
     def pools(self) -> Any:
         """What is stacked, for tests."""
-        return self.carry
+        return self.carry[:4]

@@ -11,8 +11,7 @@ import numpy as np
 from asyncsim.algorithms import Algorithm
 from asyncsim.errors import InputError, expect
 from asyncsim.problems import Problem
-from asyncsim.problems.base import num_samples
-from asyncsim.problems.batches import Batches
+from asyncsim.problems.sampling import Batches, Sampling
 from asyncsim.replaying.rules import Learning, Setting
 from asyncsim.runs import MEASURES
 from asyncsim.schedules import Schedule
@@ -53,8 +52,13 @@ def prepare(
     schedule: Schedule,
     cuts: list[int],
     measures: bool,
+    sampling: Sampling | None = None,
+    statistics: str = "mean",
 ) -> tuple[Setting, Any]:
     """The setting of an engine, and the test samples, in the precision that JAX is set to."""
+    sampling = Sampling() if sampling is None else sampling
+    drawn = {"seed": seed, "batch_size": trace.batch_size, "num_workers": trace.num_workers}
+    batches = Batches.of(problem, sampling, **drawn)
     data, key = problem.data(), jax.random.key(seed)
     params, extra = problem.init(jax.random.fold_in(key, Purpose.INITIALISATION))
     if any(np.asarray(x).dtype.kind != "f" for x in jax.tree.leaves(params)):
@@ -65,10 +69,11 @@ def prepare(
         rule=problem.rule,
         params=arrays(params),
         extra=arrays(extra),
-        batches=Batches(seed, num_samples(data.train), trace.batch_size),
+        batches=batches,
         factor=schedule.factor(trace.clock / problem.num_samples),
         cuts=cuts,
         measures=measures,
+        statistics=statistics,
     )
     _check_loss(setting)
     return setting, arrays(data.test)

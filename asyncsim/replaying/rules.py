@@ -14,7 +14,7 @@ import numpy as np
 
 from asyncsim.algorithms import Context
 from asyncsim.errors import InputError
-from asyncsim.problems.batches import Batches
+from asyncsim.problems.sampling import Batches
 from asyncsim.runs import MEASURES
 from asyncsim.trace import Trace
 
@@ -39,6 +39,12 @@ class Setting(NamedTuple):
     factor: np.ndarray  # (R,) on the learning rate, by row of the trace
     cuts: list[int]  # rows of the trace that the replay will halt at, in order
     measures: bool
+    statistics: str = "mean"  # whose extra: each its own ("mean" or "first" of them is evaluated), or one, "shared"
+
+    @property
+    def shares_extra(self) -> bool:
+        """Whether there is one extra, and something in it, that all workers' gradients change."""
+        return self.statistics == "shared" and bool(jax.tree.leaves(self.extra))
 
     def first_row(self) -> dict[str, Any]:
         """The columns of what is done before any row."""
@@ -66,8 +72,8 @@ def gradient(rule: Any, learning: Learning, point: Any, extra: Any, row: dict[st
     """Batch loss, gradient and new extra at a point, on the row's mini-batch."""
     batch = jax.tree.map(lambda samples: samples[row["batch"]], learning.train)
     key = row_key(learning, row, GRADIENT)
-    (loss, extra), g = jax.value_and_grad(rule.loss, has_aux=True)(point, extra, batch, key)
-    return loss, g, extra
+    (loss, new), g = jax.value_and_grad(rule.loss, has_aux=True)(point, extra, batch, key)
+    return loss, g, same_types(extra, new, "the problem's loss")
 
 
 def send(learning: Learning, own: Any, g: Any, row: dict[str, Any], sent: Any) -> tuple[Any, Any, Any]:
@@ -184,6 +190,8 @@ def spread(algorithm: Any, states: Any) -> jax.Array:
     return jnp.sqrt(square(away) / sum(x.size for x in jax.tree.leaves(away)))
 
 
-def mean_extra(extras: Any) -> Any:
-    """The workers' mean of what their models keep besides parameters; ``extras`` are stacked along axis 0."""
-    return jax.tree.map(lambda x: jnp.mean(x, 0).astype(x.dtype), extras)
+def evaluated_extra(statistics: str, extras: Any) -> Any:
+    """Of what the workers' models keep besides parameters, stacked along axis 0, what an evaluation takes."""
+    if statistics == "mean":
+        return jax.tree.map(lambda x: jnp.mean(x, 0).astype(x.dtype), extras)
+    return jax.tree.map(lambda x: x[0], extras)  # worker 0's, or the only one

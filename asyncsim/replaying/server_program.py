@@ -23,17 +23,20 @@ class ServerFlags(NamedTuple):
     local_steps: bool
     resets: bool
     measures: bool
+    shares_extra: bool = False
 
 
 @functools.partial(jax.jit, static_argnames=("rule", "flags"), donate_argnums=0)
 def server_program(carry: Any, learning: Learning, rows: Any, count: Any, rule: Any, flags: ServerFlags) -> Any:
-    """Carry: the server's state, the update under way, and pools of workers (own, kept, extra) and of views."""
+    """Carry: the server's state, the update under way, pools of workers (own, kept, extra) and of views, and the extra
+    that all workers share (or nothing: then each has its own)."""
     PROGRAMS.append("server")
     algorithm = learning.algorithm
 
     def body(carry: Any, row: Any) -> Any:
-        state, total, workers, views = carry
+        state, total, workers, views, shared = carry
         sent, (own, kept, extra) = take(views, row["seen"]), take(workers, row["worker"])
+        extra = shared if flags.shares_extra else extra
 
         def compute(state: Any, total: Any, own: Any, kept: Any, extra: Any, sent: Any) -> Any:
             point = algorithm.point(own, sent)
@@ -69,13 +72,14 @@ def server_program(carry: Any, learning: Learning, rows: Any, count: Any, rule: 
         else:
             done = seal(row["on"], compute, *slices)
         state, total, own, kept, extra, measured = done
+        shared, extra = (extra, ()) if flags.shares_extra else ((), extra)
         workers = put(workers, row["worker"], (own, kept, extra))
         view = functools.partial(rules.view, learning, row=row)
         if flags.grouped or flags.local_steps or flags.resets:  # most rows make no version
             made = lax.cond(row["closes"], view, lambda s: zeros_of(jax.eval_shape(view, s)), state)
         else:
             made = view(state)
-        return (state, total, workers, put(views, row["makes"], made)), measured
+        return (state, total, workers, put(views, row["makes"], made), shared), measured
 
     return loop(body, carry, rows, count)
 
@@ -91,26 +95,28 @@ class CompiledServer(Compiled):
         plan = plan_server(trace, setting.factor)
         self.rows, self._trace_row = plan.rows, plan.trace_row
         self.gradient_of = np.where(plan.rows["gradient"], plan.trace_row, -1)
-        self.flags = ServerFlags(plan.grouped, plan.local_steps, plan.resets, setting.measures)
+        self.flags = ServerFlags(plan.grouped, plan.local_steps, plan.resets, setting.measures, setting.shares_extra)
         algorithm = learning.algorithm
         state = strong(algorithm.init(params, trace.num_workers))
-        workers = stack((algorithm.start(params), algorithm.keep(params), setting.extra), trace.num_workers)
+        extra, shared = ((), strong(setting.extra)) if setting.shares_extra else (setting.extra, ())
+        workers = stack((algorithm.start(params), algorithm.keep(params), extra), trace.num_workers)
         row = setting.first_row()
         total = zeros_of(jax.eval_shape(_contribution, learning, state, workers, row)) if plan.grouped else ()
-        self.carry = state, total, workers, stack(rules.view(learning, state, row), plan.slots)
+        self.carry = state, total, workers, stack(rules.view(learning, state, row), plan.slots), shared
 
     def planned(self, cut: int) -> int:
         return int(np.searchsorted(self._trace_row, cut))
 
     def model(self) -> tuple[Any, Any, dict[str, Any]]:
         """Parameters, extra, and what else is measured at an evaluation."""
-        state, _, (_, _, extras), _ = self.carry
-        return self.setting.learning.algorithm.final(state), rules.mean_extra(extras), {}
+        state, _, (_, _, extras), _, shared = self.carry
+        extra = shared if self.flags.shares_extra else rules.evaluated_extra(self.setting.statistics, extras)
+        return self.setting.learning.algorithm.final(state), extra, {}
 
     @property
     def pools(self) -> Any:
         """What is stacked, for tests."""
-        return self.carry[2:]
+        return self.carry[2:4]
 
 
 def _contribution(learning: Learning, state: Any, workers: Any, row: dict[str, Any]) -> Any:

@@ -10,8 +10,9 @@ import numpy as np
 from tqdm import tqdm
 
 from asyncsim.algorithms import Algorithm
-from asyncsim.errors import InputError, expect
+from asyncsim.errors import InputError, expect, nearest
 from asyncsim.problems import Problem
+from asyncsim.problems.sampling import Sampling
 from asyncsim.records import in_words
 from asyncsim.replaying.by_row import ByRowPeers, ByRowServer
 from asyncsim.replaying.evaluation import Every, Target, evaluate
@@ -30,6 +31,11 @@ ENGINES: dict[tuple[str, str], Any] = {
     ("rows", "server"): ByRowServer,
     ("rows", "peers"): ByRowPeers,
 }
+CHOICES = {
+    "statistics": ("mean", "first", "shared"),
+    "engine": ("scan", "rows"),
+    "precision": ("float32", "float64"),
+}
 
 
 def replay(
@@ -38,6 +44,8 @@ def replay(
     problem: Problem,
     *,
     seed: int = 0,
+    sampling: Sampling | None = None,
+    statistics: Literal["mean", "first", "shared"] = "mean",
     schedule: Schedule | None = None,
     every: Every | None = None,
     target: Target | None = None,
@@ -54,6 +62,11 @@ def replay(
         algorithm: what each event does to the numbers, such as ``ASGD(learning_rate=0.1)``
         problem: what is learned: ``MLP()``, ``Quadratic()``, a ``CustomProblem``
         seed: fixes initialisation and mini-batches
+        sampling: which samples each worker draws from, and in which order (by default from all, with replacement)
+        statistics: whose is what a model keeps besides parameters (BatchNorm statistics). ``"mean"``: each worker's
+            own, of which evaluations take the mean; ``"first"``: each worker's own, evaluations take worker 0's (as
+            data-parallel training saves those of its first process); ``"shared"``: one for all, changed by every
+            gradient, in the order in which they arrive (as on a parameter server)
         schedule: moves the learning rate
         every: when to evaluate (by default about 50 times, evenly in updates)
         target: a test figure to reach
@@ -78,17 +91,29 @@ def replay(
     every = Every(updates=max(1, trace.updates.max(initial=0) // 50)) if every is None else every
     expect(schedule, Schedule, "schedule")
     expect(every, Every, "every")
+    sampling = Sampling() if sampling is None else sampling
+    expect(sampling, Sampling, "sampling")
+    for name, given in (("statistics", statistics), ("engine", engine), ("precision", precision)):
+        if given not in CHOICES[name]:
+            *others, last = map(repr, CHOICES[name])
+            raise InputError(
+                f"expected {', '.join(others)} or {last}, got {given!r}{nearest(given, CHOICES[name])}", name
+            )
     if target is not None:
         expect(target, Target, "target")
-    if engine not in ("scan", "rows"):
-        raise InputError(f"expected 'scan' or 'rows', got {engine!r}", "engine")
-    if precision not in ("float32", "float64"):
-        raise InputError(f"expected 'float32' or 'float64', got {precision!r}", "precision")
     cuts = every.cuts(trace, problem.num_samples)
     with jax.enable_x64(precision == "float64"):
         rows = sorted({row for row, _ in cuts})
         setting, test = prepare(
-            trace, algorithm, problem, seed=seed, schedule=schedule, cuts=rows, measures=bool(measures)
+            trace,
+            algorithm,
+            problem,
+            seed=seed,
+            schedule=schedule,
+            cuts=rows,
+            measures=bool(measures),
+            sampling=sampling,
+            statistics=statistics,
         )
         names = measured_names(setting, test)
         if target is not None:
@@ -99,9 +124,11 @@ def replay(
         hidden = None if progress else True
         with tqdm(total=len(trace.gradients), desc=label, unit="gradient", disable=hidden, leave=False) as bar:
             run = walk.run(bar, label, float(algorithm.learning_rate))
-    given = {"algorithm": algorithm, "problem": problem, "schedule": schedule, "evaluate": every, "target": target}
-    plain = {"seed": seed, "engine": engine, "precision": precision, "batch_size": trace.batch_size}
-    return dataclasses.replace(run, settings={**{k: in_words(v) for k, v in given.items() if v is not None}, **plain})
+    tables = {"algorithm": algorithm, "problem": problem, "sampling": sampling}
+    tables |= {"schedule": schedule, "evaluate": every, "target": target}
+    plain = {"seed": seed, "statistics": statistics, "engine": engine, "precision": precision}
+    plain["batch_size"] = trace.batch_size
+    return dataclasses.replace(run, settings={**{k: in_words(v) for k, v in tables.items() if v is not None}, **plain})
 
 
 def described(algorithm: Algorithm) -> str:
