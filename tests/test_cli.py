@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from asyncsim.cli import main
+from asyncsim.listing import FAMILIES
 from asyncsim.runs import load
 from asyncsim.scenario import load_scenarios
 from asyncsim.trace import Trace
@@ -134,7 +135,7 @@ def test_list(capsys):
         "blobs",
     ):
         assert f"  {name} " in out
-    assert len(out.splitlines()) == 5 + 5 + 3 + 4 + 2 + 2  # a line each
+    assert len(out.splitlines()) == sum(1 + len(family.members) for family in FAMILIES.values())  # a line each
     main(["list", "protocols"])
     assert "asgd" not in capsys.readouterr().out
     main(["list", "gamma"])
