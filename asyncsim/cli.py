@@ -165,12 +165,13 @@ def trace(scenario: ScenarioFile, overrides: Overrides = (), plugin: Plugins = (
 
 @app.command(name="list")
 def list_(what: Annotated[str, tyro.conf.Positional] = "all", plugin: Plugins = ()) -> None:
-    """Name every algorithm, protocol, step-time model, problem and data set; or show one, or a scenario, in full.
+    """Name all that a scenario can choose from, family by family; or show one of them, or a scenario, in full.
 
-    Example: asyncsim list; asyncsim list asgd; asyncsim list scenario
+    Example: asyncsim list; asyncsim list problems; asyncsim list asgd; asyncsim list scenario
 
     Args:
-        what: algorithms, protocols, step-times, problems, data-sets or all; or a name, or scenario: with its settings
+        what: all, a family (algorithms, protocols, step-times, delays, problems, data-sets, partitions), a name, or
+            scenario
     """
     from asyncsim.listing import FAMILIES, describe, describe_scenario
 

@@ -17,7 +17,7 @@ from asyncsim.records import Count, checked, register
 @register("convnet")
 @checked
 class ConvNet(Classifier):
-    """Convolutions of these many channels, each with ReLU and 2x2 max pooling; hidden layers; softmax.
+    """Convolutional network: convolutions of these many channels, each with ReLU and 2x2 max pooling; hidden layers.
 
     ``kernel``: pixels that a convolution looks at in each direction; ``hidden``: widths of the fully connected layers
     between the last convolution and the logits, with ReLU. He initialisation, biases 0.

@@ -19,7 +19,10 @@ ACTIVATIONS = {"relu": jax.nn.relu, "tanh": jnp.tanh}
 @register("mlp")
 @checked
 class MLP(Classifier):
-    """Fully connected layers of these hidden widths, then softmax and cross-entropy; He initialisation, biases 0."""
+    """Multilayer perceptron: fully connected layers of these hidden widths, then softmax and cross-entropy.
+
+    He initialisation, biases 0.
+    """
 
     data_set: DataSet = Digits()
     hidden: tuple[Count, ...] = (64,)

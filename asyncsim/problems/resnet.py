@@ -18,7 +18,7 @@ from asyncsim.records import Count, Fraction, checked, register
 @register("resnet")
 @checked
 class ResNet(Classifier):
-    """Residual blocks of two 3x3 convolutions, in stages: each stage but the first halves the image.
+    """Small residual network: blocks of two 3x3 convolutions in stages, each but the first halving the image.
 
     He et al., CVPR 2016: a convolution with norm and ReLU, then for each of the ``channels`` so many ``blocks``,
     relu(x + f(x)) with f = convolution, norm, ReLU, convolution, norm; where a block changes the shape, a 1x1
