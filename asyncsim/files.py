@@ -32,6 +32,13 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise InputError(f"cannot be written: {error.strerror}", str(path)) from None
 
 
+def cache_folder() -> Path:
+    """Where downloads and compiled programs are kept: $ASYNCSIM_CACHE, or asyncsim in the user's cache
+    ($XDG_CACHE_HOME, ~/.cache)."""
+    own = os.environ.get("ASYNCSIM_CACHE")
+    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "asyncsim"
+
+
 def check_folder(path: Path, kind: str) -> None:
     """Refuse a folder that cannot take results of this kind, before any work is done."""
     try:

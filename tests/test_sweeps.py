@@ -445,6 +445,7 @@ def test_a_sweep_killed_at_random_moments_ends_as_if_undisturbed(here):
     assert tree(here / "killed") == calm
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="needs Linux, to look at processes")
 def test_processes_end_with_their_sweep(here):
     """Those of a sweep that was killed do not wait for work for ever."""
     (here / "long.toml").write_text(SWEEP.replace("[30, 60]", "[3000000, 6000000]"))
@@ -473,6 +474,22 @@ def _wait_for(what, seconds=60):
             return found
         time.sleep(0.1)
     raise AssertionError("it did not happen")
+
+
+def test_half_a_compiled_program_does_no_harm(here):
+    first = subprocess.run(command("lr.toml", "--out", "a"), check=True, capture_output=True, text=True)
+    programs = list((here / "cache" / "asyncsim" / "compiled").glob("*-cache"))
+    assert programs
+    for program in programs:
+        program.write_bytes(program.read_bytes()[:100])
+    again = subprocess.run(command("lr.toml", "--out", "b"), check=True, capture_output=True, text=True)
+    assert "Warning" not in first.stderr + again.stderr
+    assert tree(here / "a") == tree(here / "b")
+    (here / "no").write_text("a file")
+    none = {**os.environ, "XDG_CACHE_HOME": str(here / "no")}
+    quiet = subprocess.run(command("lr.toml", "--out", "c"), check=True, capture_output=True, text=True, env=none)
+    assert "Warning" not in quiet.stderr
+    assert tree(here / "a") == tree(here / "c")
 
 
 def test_ctrl_c_keeps_what_is_finished(here):

@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import Meta
 
 from asyncsim.errors import InputError
+from asyncsim.files import cache_folder
 from asyncsim.problems.base import Data
 from asyncsim.problems.datasets import DataSet
 from asyncsim.records import checked, register
@@ -49,12 +50,6 @@ HOW = (
     "apt-get install dataset-fashion-mnist, or pip install 'asyncsim[data]' to have it downloaded once, or say where "
     "the four files are: folder"
 )
-
-
-def cache_folder() -> Path:
-    """Where downloads are kept: $ASYNCSIM_CACHE, or asyncsim in the user's cache ($XDG_CACHE_HOME, ~/.cache)."""
-    own = os.environ.get("ASYNCSIM_CACHE")
-    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "asyncsim"
 
 
 @register("fashion_mnist")

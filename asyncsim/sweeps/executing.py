@@ -14,6 +14,7 @@ from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
 
+from asyncsim.files import cache_folder
 from asyncsim.sweeps.working import Failure, Job, begin
 
 DIED = Failure("its process died, and died again when it was tried alone (killed, or out of memory)", "")
@@ -71,11 +72,18 @@ def _no_main() -> Iterator[None]:
 
 
 def compilation_cache() -> str | None:
-    """The folder where compiled programs are kept for all processes and later sweeps (None: where JAX was told to)."""
+    """The folder where compiled programs are kept for all processes and later sweeps.
+
+    None where JAX was told of one, or where none can be made.
+    """
     if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         return None
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return str(Path(home) / "asyncsim" / "compiled")
+    try:
+        folder = cache_folder() / "compiled"
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # nowhere to write, or no home
+        return None
+    return str(folder) if os.access(folder, os.W_OK | os.X_OK) else None
 
 
 def execute(jobs: Iterable[Job], executor: Executor | Processes, done: Callable[[Job, Failure | None], None]) -> None:

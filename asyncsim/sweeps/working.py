@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 import traceback
+import warnings
 from collections.abc import Callable
 from multiprocessing import connection, parent_process
 from pathlib import Path
@@ -74,6 +75,8 @@ def begin(cache: str | None, plugins: tuple[str, ...]) -> None:
     tqdm.set_lock(threading.RLock())  # its own is one between processes, which a killed process would leave behind
     import jax
 
+    # a process that was killed may have left half a program behind: it is compiled again
+    warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
     if cache is not None:
         jax.config.update("jax_compilation_cache_dir", cache)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
