@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import sys
@@ -14,6 +13,7 @@ from typing import Annotated, Any, Literal, NoReturn
 import tyro
 
 from asyncsim.errors import InputError, nearest
+from asyncsim.plugins import import_plugins
 
 app = tyro.extras.SubcommandApp()
 
@@ -44,20 +44,22 @@ def run(scenario: ScenarioFile, overrides: Overrides = (), plugin: Plugins = (),
     Args:
         out: the folder for the results, in place of former ones there (left empty: runs/ and a name for these settings)
     """
+    from asyncsim.compilation import keep_programs, program_cache
     from asyncsim.files import mark, new_folder
     from asyncsim.naming import name_of
     from asyncsim.plots import overview
     from asyncsim.reports import comparison
-    from asyncsim.runs import versions
+    from asyncsim.runs import cores, versions
     from asyncsim.scenario import run as run_scenario
     from asyncsim.scenario_files import load_scenarios, plain
 
-    _import(plugin)
+    import_plugins(plugin)
     scenarios = load_scenarios(scenario, overrides)
     name = plain(scenario.stem) if len(scenarios) > 1 else next(iter(scenarios))
     folder = Path(out or f"runs/{name}-{name_of(scenarios.values(), 8)}")
     targets = {f"{one.target.metric} {one.target.value:g}" for one in scenarios.values() if one.target is not None}
     replaced = folder.is_dir()
+    keep_programs(program_cache(cores()))
     with new_folder(folder, "comparison") as temporary:  # first, so that a folder that cannot be written costs no work
         with _speaking_of(scenario):
             runs = [run_scenario(one, progress=True) for one in scenarios.values()]
@@ -98,10 +100,10 @@ def sweep(
         dry_run: only say what there is to do
     """
     from asyncsim.sweeps.axes import load
-    from asyncsim.sweeps.results import TABLE, text_of
+    from asyncsim.sweeps.results import TABLE, conclusion, text_of
     from asyncsim.sweeps.sweeping import sweep as run_sweep
 
-    _import(plugin)
+    import_plugins(plugin)
     scenarios, over = load(file, overrides)
     folder = Path(out or f"runs/{file.stem}-sweep")
     try:
@@ -125,6 +127,8 @@ def sweep(
     if dry_run:
         print(f"\n{found.counts} (nothing was run); results would go to {folder}/")
         return
+    if said := conclusion(found):
+        print(f"\n{said}")
     print(f"\n{found.counts}; results: {folder / TABLE}, and a folder for each run")
     for name, error in found.failures().items():
         _say(f"{name} failed: {error}")
@@ -147,7 +151,7 @@ def trace(scenario: ScenarioFile, overrides: Overrides = (), plugin: Plugins = (
     from asyncsim.runs import versions
     from asyncsim.scenario_files import load_scenarios
 
-    _import(plugin)
+    import_plugins(plugin)
     scenarios = load_scenarios(scenario, overrides)
     if out:
         check_folder(Path(out), "set of traces")
@@ -175,7 +179,7 @@ def list_(what: Annotated[str, tyro.conf.Positional] = "all", plugin: Plugins = 
     """
     from asyncsim.listing import FAMILIES, describe, describe_scenario
 
-    _import(plugin)
+    import_plugins(plugin)
     if what in ("all", *FAMILIES):
         for title, family in FAMILIES.items():
             if what in ("all", title):
@@ -199,16 +203,6 @@ def _speaking_of(file: Path) -> Iterator[None]:
         yield
     except InputError as error:
         raise InputError(f"{file}: {error}") from None
-
-
-def _import(modules: tuple[str, ...]) -> None:
-    sys.path.insert(0, "")  # a module beside the scenario's user, as ``python -m`` finds it
-    for module in modules:
-        try:
-            importlib.import_module(module)
-        except (Exception, SystemExit) as error:
-            what = f"cannot be imported: {type(error).__name__}: {error}"
-            raise InputError(what, f"--plugin {module}") from None
 
 
 def main(args: list[str] | None = None) -> None:
@@ -236,6 +230,8 @@ def main(args: list[str] | None = None) -> None:
         raise SystemExit(2) from None
     except OSError as error:  # standard output is closed or full
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        if isinstance(error, BrokenPipeError):
+            raise SystemExit(1) from None  # of ``| head``, which has seen enough
         _say(f"cannot print: {error.strerror}")
         raise SystemExit(1) from None
     except (KeyboardInterrupt, _Stopped) as stop:

@@ -20,7 +20,18 @@ from asyncsim.scenario import Scenario
 from asyncsim.sources import source_of
 
 # what arranges or shows results, and changes none
-APART = {"cli.py", "listing.py", "naming.py", "plots.py", "reports.py", "testing.py", "scenario_files.py", "sweeps"}
+APART = {
+    "cli.py",
+    "listing.py",
+    "naming.py",
+    "plots.py",
+    "plugins.py",
+    "reports.py",
+    "scenario_files.py",
+    "sources.py",
+} | {
+    *("sweeps", "testing.py"),
+}
 PACKAGE = Path(__file__).parent
 
 
@@ -31,8 +42,10 @@ def run_name(scenario: Scenario) -> str:
 
 def trace_name(scenario: Scenario) -> str:
     """What a scenario's trace is called: scenarios with equal timing inputs share it."""
-    s = scenario
-    return name_of([s.cluster, s.runs_on, s.workload, type(s.algorithm).costs, s.stop, s.seed])
+    s, workload = scenario, scenario.workload
+    # the arithmetic of a sample counts only where the step times have it in them
+    cluster, sizes = s.cluster.for_workload(workload), dataclasses.replace(workload, sample_flops=None)
+    return name_of([cluster, s.runs_on, sizes, type(s.algorithm).costs, s.stop, s.seed])
 
 
 def name_of(parts: Iterable[Any], length: int = 12) -> str:

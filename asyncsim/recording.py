@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import simpy
 from simpy.core import EmptySchedule
 
@@ -75,6 +77,7 @@ def record(
     expect(stop, Stop, "stop")
     check_seed(seed)
     cluster = within("cluster", cluster.for_workload, workload)
+    workload = replace(workload, sample_flops=None)  # the step times have it in them, if they ask for it at all
     protocol.check(cluster.num_workers)
     if stop.epochs is not None and workload.num_samples is None:
         raise InputError("needs a workload with num_samples, such as problem.workload(batch_size)", "stop.epochs")

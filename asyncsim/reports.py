@@ -78,12 +78,15 @@ def side_by_side(labels: Iterable[str], summaries: Iterable[Mapping[str, Any]], 
     labels, summaries = list(labels), list(summaries)
     found = [k for k in titles if any(k in s for s in summaries)]
     lines = [["", *labels], *([titles[k], *(show(k, s[k]) if k in s else "" for s in summaries)] for k in found)]
+    return in_columns(lines)
+
+
+def in_columns(lines: list[list[str]]) -> str:
+    """Lines of cells as text: the first column to the left, the others to the right."""
     widths = [max(len(line[k]) for line in lines) for k in range(len(lines[0]))]
 
     def aligned(line: list[str]) -> str:
-        first, *others = (
-            cell.rjust(w) if k else cell.ljust(w) for k, (cell, w) in enumerate(zip(line, widths, strict=True))
-        )
-        return "  ".join([first, *others]).rstrip()
+        cells = (cell.rjust(w) if k else cell.ljust(w) for k, (cell, w) in enumerate(zip(line, widths, strict=True)))
+        return "  ".join(cells).rstrip()
 
     return "\n".join(map(aligned, lines))

@@ -182,11 +182,11 @@ def versions() -> dict[str, str]:
     from importlib import metadata
 
     names = ("asyncsim", "jax", "jaxlib", "numpy", "simpy", "optax")
-    machine = f"{platform.system()} {platform.machine()}, {_cores()} cores"
+    machine = f"{platform.system()} {platform.machine()}, {cores()} cores"
     return {"python": platform.python_version(), **{n: metadata.version(n) for n in names}, "machine": machine}
 
 
-def _cores() -> int:
+def cores() -> int:
     """Those that this process may use: how many there are can change the last digits of a sum."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 

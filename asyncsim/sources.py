@@ -21,17 +21,34 @@ from asyncsim.errors import InputError
 def source_of(thing: Any) -> str:
     """A hash of the source of the module that a class or function stands in; in a notebook, of its cells.
 
-    Raises InputError if there is none to be found.
+    What the module's functions are at this moment takes part: a file that was edited after it was imported, or a method
+    that was replaced, is another source. Raises InputError if there is none to be found.
     """
-    file = getattr(sys.modules.get(thing.__module__), "__file__", None)
+    module = sys.modules.get(thing.__module__)
+    file = getattr(module, "__file__", None)
     if file:
-        return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+        found = hashlib.sha256(Path(file).read_bytes())
+        for part in _told(sorted(_code(vars(module), thing.__module__)), set()):
+            found.update(part)
+        return found.hexdigest()
     functions = [thing] if hasattr(thing, "__code__") else vars(thing).values()
     cells = {f.__code__.co_filename for f in functions if hasattr(f, "__code__")}
     text = "".join(line for cell in sorted(cells) for line in linecache.getlines(cell))
     if not text:
         raise InputError(f"the source of {thing.__qualname__} is not to be found: define it in a module")
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _code(names: Mapping[str, Any], module: str) -> Iterator[tuple[str, str]]:
+    """Of the functions among these, and the methods of classes, that the module defines: a hash of each."""
+    for name, value in names.items():
+        value = getattr(value, "__func__", getattr(value, "fget", value))  # of class methods and properties
+        if getattr(value, "__module__", None) != module:
+            continue
+        if isinstance(value, type):
+            yield from ((f"{name}.{inner}", code) for inner, code in _code(vars(value), module))
+        elif isinstance(value, types.FunctionType):
+            yield name, hashlib.sha256(b"".join(_told(value.__code__, set()))).hexdigest()
 
 
 def fingerprint_of(*values: Any) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from asyncsim.errors import InputError, nearest
+from asyncsim.reports import in_columns
 
 if TYPE_CHECKING:
     import pandas
@@ -86,16 +87,21 @@ class Table:
     def __repr__(self) -> str:
         return f"Table({len(self)} rows: {', '.join(self._columns)})"
 
+    def __str__(self) -> str:
+        lines = [self.columns] + [[_cell(v) for v in row.values()] for row in self.head(20).rows()]
+        more = f"\n... and {len(self) - 20} more rows" if len(self) > 20 else ""
+        return in_columns(lines) + more if self.columns else repr(self)
+
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{html.escape(name)}</th>" for name in self._columns)
         rows = list(self.head(10).rows())
-        body = "".join("<tr>" + "".join(f"<td>{_cell(v)}</td>" for v in row.values()) + "</tr>" for row in rows)
+        body = "".join(f"<tr>{''.join(f'<td>{html.escape(_cell(v))}</td>' for v in row.values())}</tr>" for row in rows)
         more = f"<p>{len(self) - 10} more rows</p>" if len(self) > 10 else ""
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
 
 def _cell(value: Any) -> str:
-    return f"{value:.5g}" if isinstance(value, float) else html.escape(str(value))
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
 def _same(a: np.ndarray, b: np.ndarray) -> bool:

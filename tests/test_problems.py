@@ -95,6 +95,8 @@ def test_loss_falls_and_engines_agree(name):
     runs = [replay(trace, SGD(0.05), PROBLEMS[name], engine=e, **given) for e in ("scan", "rows")]
     assert runs[0].evals["loss"][-1] < runs[0].evals["loss"][0]
     assert runs[0].updates["loss"] == pytest.approx(runs[1].updates["loss"], abs=1e-10)
+    for figure in runs[0].evals.columns:
+        assert runs[0].evals[figure] == pytest.approx(runs[1].evals[figure], abs=1e-10)
     for a, b in zip(jax.tree.leaves(runs[0].params), jax.tree.leaves(runs[1].params), strict=True):
         assert a == pytest.approx(b, abs=1e-10)
 

@@ -1,6 +1,7 @@
 """Sweeps: what is varied, what a run is called, what is kept, and what survives being killed."""
 
 import dataclasses
+import importlib
 import json
 import os
 import random
@@ -67,6 +68,8 @@ class Fragile(ServerAlgorithm):
     learning_rate: float = 0.1
 
     def check(self, trace):
+        if os.path.exists("mended"):
+            return
         if self.learning_rate == 0.3:
             raise ValueError("three tenths\\nare too many")
         if self.learning_rate == 0.4:
@@ -80,7 +83,7 @@ class Fragile(ServerAlgorithm):
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("ASYNCSIM_CACHE", str(tmp_path / "cache"))
     (tmp_path / "lr.toml").write_text(SWEEP)
     return tmp_path
 
@@ -213,6 +216,14 @@ def test_traces_are_shared_by_equal_timing_inputs():
     assert {trace_name(changed(BASE, s)) for s in same} == {trace_name(BASE)}
     other = [{"seed": 1}, {"batch_size": 8}, {"algorithm": "ssgd"}, {"stop.updates": 41}, {"problem.samples": 7}]
     assert len({trace_name(changed(BASE, o)) for o in other} | {trace_name(BASE)}) == 6
+    # the arithmetic of a sample matters where the step times have it in them
+    logistic = [changed(BASE, {"problem": {"name": "logistic", "l2": l2}}) for l2 in (0.0, 0.1)]
+    assert logistic[0].workload.sample_flops != logistic[1].workload.sample_flops
+    assert trace_name(logistic[0]) == trace_name(logistic[1])
+    assert logistic[0].record().workload == logistic[1].record().workload
+    gpu = {"name": "gpu", "model": "T4", "precision": "fp32", "efficiency": 0.1}
+    there = [changed(one, {"cluster.workers[0].step_time": gpu}) for one in logistic]
+    assert trace_name(there[0]) != trace_name(there[1])
 
 
 def test_a_result_is_a_row_with_every_field_and_figure(tmp_path):
@@ -261,13 +272,12 @@ def test_finished_runs_are_not_run_again(tmp_path, monkeypatch):
 def test_failures_are_rows(here, monkeypatch):
     (here / "fragile_method.py").write_text(PLUGIN)
     monkeypatch.syspath_prepend(str(here))
-    import fragile_method
-
+    importlib.import_module("fragile_method")
     base = changed(BASE, {"algorithm": "fragile"})
     over = {"algorithm.learning_rate": [0.1, 0.2, 0.3, 0.4, 0.5]}
     found = sweep(base, over, folder="s", plugins=("fragile_method",), processes=2)
     assert found.table["status"].tolist() == ["done", "done", "failed", "failed", "done"]
-    errors = found.table["error"].tolist()
+    errors = found.table["failure"].tolist()
     assert errors[2] == "ValueError: three tenths"
     assert errors[3].startswith("its process died, and died again when it was tried alone")
     assert list(found.failures().values()) == errors[2:4]
@@ -275,32 +285,122 @@ def test_failures_are_rows(here, monkeypatch):
     kept = json.loads((here / "s" / "failed" / f"{found.table['run'][2]}.json").read_text())
     assert "fragile_method.py" in kept["traceback"]
     assert found.best("loss")["algorithm.learning_rate"].tolist() in ([0.1], [0.2], [0.5])
-    # mended, which makes another method of it
-    fragile_method.Fragile.check = lambda self, trace: None
+    (here / "mended").touch()
     again = sweep(base, over, folder="s", processes=0)
     assert again.table["status"].tolist() == ["done"] * 5
     assert not (here / "s" / "failed").exists()
 
 
 def test_an_edited_plugin_meets_no_old_result(here, monkeypatch):
-    (here / "edited_method.py").write_text(PLUGIN.replace("fragile", "edited"))
+    (here / "edited_method.py").write_text(PLUGIN.replace("fragile", "edited").replace("Fragile", "Edited"))
     monkeypatch.syspath_prepend(str(here))
-    import edited_method  # noqa: F401
+    import edited_method
 
     scenario = changed(BASE, {"algorithm": "edited"})
     names = run_name(scenario), trace_name(scenario), run_name(BASE)
-    (here / "edited_method.py").write_text(PLUGIN.replace("fragile", "edited") + "\n# another")
-    assert run_name(scenario) != names[0]
+    # edited, but what runs is what was imported before: neither the old name nor that of the new source
+    (here / "edited_method.py").write_text(
+        PLUGIN.replace("fragile", "edited").replace("Fragile", "Edited").replace("0.4:", "0.45:")
+    )
+    edited = run_name(scenario)
+    importlib.reload(edited_method)
+    scenario = changed(BASE, {"algorithm": "edited"})
+    monkeypatch.setattr(edited_method.Edited, "check", lambda self, trace: 5)
+    patched = run_name(scenario)
+    monkeypatch.undo()
+    assert len({names[0], edited, run_name(scenario), patched}) == 4
     assert (trace_name(scenario), run_name(BASE)) == names[1:]
 
 
-def test_best():
+def test_damaged_results_are_made_again(tmp_path):
+    first = sweep(BASE, {"seed": [0, 1]}, folder=tmp_path / "s", processes=0)
+    whole = tree(tmp_path / "s")
+    for damaged in sorted(name for name in whole if name.endswith(("summary.json", ".npz"))):
+        (tmp_path / "s" / damaged).write_bytes(whole[damaged][:20])
+    (tmp_path / "s" / "runs" / first.table["run"][1] / "evals.csv").unlink()
+    assert load_sweep(tmp_path / "s").table["status"].tolist() == ["pending"] * 2
+    again = sweep(BASE, {"seed": [0, 1]}, folder=tmp_path / "s", processes=0)
+    assert again.table == first.table
+    assert tree(tmp_path / "s") == whole
+
+
+def test_figures_and_columns_are_not_mistaken_for_each_other(tmp_path):
+    def loss(params, batch):
+        return ((batch["x"] - params["w"]) ** 2).mean()
+
+    def problem(name):
+        metrics = {name: lambda params, batch: {name: params["w"].sum()}}
+        return asyncsim.CustomProblem(loss, {"w": np.zeros(())}, {"x": np.ones(8)}, metrics=metrics[name])
+
+    base = dataclasses.replace(BASE, problem=problem("error"))
+    found = sweep(base, folder=tmp_path / "a")
+    assert found.table["status"].tolist() == ["done"]
+    assert found.table["error"][0] > 0
+    found = sweep(dataclasses.replace(BASE, problem=problem("seed")), folder=tmp_path / "b")
+    assert found.failures() == {found.table["run"][0]: "problem: its figures may not be called seed"}
+    for name in ("status", "seed", "loss", "run"):
+        with pytest.raises(InputError, match=f"{name}: names an axis, but is the name of another column"):
+            sweep(BASE, {name: {"a": {"batch_size": 3}}}, folder=tmp_path / "c")
+
+
+class Probe:
+    """A job that looks at the process it is in."""
+
+    def work(self):
+        import jax
+        import threadpoolctl
+
+        pools = [pool["num_threads"] for pool in threadpoolctl.threadpool_info()]
+        return pools, os.environ["NPROC"], jax.config.jax_compilation_cache_dir, list(vars(sys.modules["__main__"]))
+
+
+def test_processes_are_spawned_with_one_thread_and_one_cache(here):
+    from asyncsim.sweeps.executing import Processes
+
+    before = dict(os.environ)
+    processes = Processes(1, ())
+    try:
+        pools, nproc, cache, main = processes.submit(Probe().work).result()
+    finally:
+        processes.shutdown()
+    assert (set(pools) <= {1}, nproc) == (True, "1")
+    assert cache == str(here / "cache" / "compiled" / "1-threads")
+    assert "pytest" not in main
+    assert dict(os.environ) == before
+
+
+def test_a_second_sweep_compiles_nothing(here):
+    sweep(BASE, {"seed": [0, 1]}, folder="a", processes=1)
+    programs = tree(here / "cache")
+    assert programs
+    sweep(BASE, {"seed": [2, 3]}, folder="b", processes=2)
+    assert {name for name in tree(here / "cache") if name.endswith("-cache")} <= set(programs)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"plugins": ("no_such_module",)}, "--plugin no_such_module: cannot be imported: ModuleNotFoundError"),
+        ({"executor": ThreadPoolExecutor(1), "processes": 2}, "processes: goes with processes of the sweep's own"),
+        ({"executor": ThreadPoolExecutor(1), "plugins": ("a",)}, "plugins: goes with processes of the sweep's own"),
+        ({"processes": -1}, "processes: expected a whole number from 0 to 1000, got -1"),
+        ({"scenario": {}}, "scenario: expected at least one"),
+        ({"scenario": 3}, "scenario: expected a Scenario, got 3"),
+        ({"over": {"seed": []}}, "seed: has no values"),
+    ],
+)
+def test_wrong_arguments_are_named(tmp_path, arguments, message):
+    with pytest.raises(InputError, match=message):
+        sweep(**{"scenario": BASE, "folder": tmp_path / "s", **arguments})
+    assert not (tmp_path / "s").exists()
+
+
+def test_best(monkeypatch):
     def made(rate, seed, loss, status="done"):
         scenario = {"algorithm.learning_rate": rate, "seed": seed, "name": "m"}
-        return {"run": f"{rate}{seed}", "labels": {"variant": "a" if rate < 1 else "b"}, "scenario": scenario}, {
-            "loss": loss,
-            "accuracy": 1 - loss,
-        } if status == "done" else {"error": "no"}
+        row = {"run": f"{rate}{seed}", "labels": {"variant": "b" if rate >= 1 else "a"}, "scenario": scenario}
+        figures = {"loss": loss, "accuracy": 1 - loss} if status == "done" else {}
+        return row, ({"status": status, "failure": ""}, figures)
 
     cases = [
         *(made(0.1, 0, 0.5), made(0.1, 1, 0.3)),
@@ -308,15 +408,13 @@ def test_best():
         *(made(0.3, 0, 0.1), made(0.3, 1, 0.1, "failed")),  # ruled out
         *(made(0.4, 0, float("nan")), made(0.4, 1, 0.0)),
         *(made(1.0, 0, 0.9), made(1.0, 1, 0.8)),
+        *(made(float("nan"), 0, 0.01), made(float("nan"), 1, 0.0, "failed")),  # where that setting is missing
     ]
     from asyncsim.sweeps import results
 
     outcomes = {row["run"]: outcome for row, outcome in cases}
-    original, results._outcome = results._outcome, lambda folder, name: outcomes[name]
-    try:
-        found = results.Sweep("nowhere", [row for row, _ in cases])
-    finally:
-        results._outcome = original
+    monkeypatch.setattr(results, "_outcome", lambda folder, name: outcomes[name])
+    found = results.Sweep("nowhere", [row for row, _ in cases])
     best = found.best("loss", per="variant")
     assert best.columns == ["variant", "algorithm.learning_rate", "loss", "loss_std", "runs"]
     assert best["algorithm.learning_rate"].tolist() == [0.2, 1.0]
@@ -419,13 +517,19 @@ def command(*args):
 
 def test_a_sweep_killed_at_random_moments_ends_as_if_undisturbed(here):
     """SIGKILL loses what is under way and nothing else; in the end every byte is the same."""
+    (here / "lr.toml").write_text(SWEEP.replace("seeds = 2", "seeds = 20"))
     subprocess.run(command("lr.toml", "--out", "calm"), check=True, capture_output=True)
     calm = tree(here / "calm")
-    assert len([name for name in calm if name.endswith("summary.json")]) == 16
-    rng, kills, lost, former = random.Random(0), 0, 0, set()
+    assert len([name for name in calm if name.endswith("summary.json")]) == 160
+    rng, kills, between, lost, former = random.Random(0), 0, 0, 0, set()
+    # killed at its very beginning
+    (here / "killed").mkdir()
+    (here / "killed" / ".asyncsim.json.a1b2c3").write_text("{")
     for attempt in range(60):
         process = subprocess.Popen(
-            command("lr.toml", "--out", "killed"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            command("lr.toml", "--out", "killed", "--processes", "1"),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         try:
             # at first soon, then later, so that it comes to an end on any machine
@@ -436,11 +540,13 @@ def test_a_sweep_killed_at_random_moments_ends_as_if_undisturbed(here):
             kills += 1
         there = {p.parent.name for p in (here / "killed").glob("runs/*/asyncsim.json")}
         lost += len(former - there)
+        between += 0 < len(there) < 160  # some finished, some not
         former = there
         if process.returncode == 0:
             break
     assert process.returncode == 0
     assert kills >= 2
+    assert between >= 1
     assert lost == 0
     assert tree(here / "killed") == calm
 
@@ -478,7 +584,7 @@ def _wait_for(what, seconds=60):
 
 def test_half_a_compiled_program_does_no_harm(here):
     first = subprocess.run(command("lr.toml", "--out", "a"), check=True, capture_output=True, text=True)
-    programs = list((here / "cache" / "asyncsim" / "compiled").glob("*-cache"))
+    programs = list((here / "cache" / "compiled" / "1-threads").glob("*-cache"))
     assert programs
     for program in programs:
         program.write_bytes(program.read_bytes()[:100])
@@ -486,7 +592,7 @@ def test_half_a_compiled_program_does_no_harm(here):
     assert "Warning" not in first.stderr + again.stderr
     assert tree(here / "a") == tree(here / "b")
     (here / "no").write_text("a file")
-    none = {**os.environ, "XDG_CACHE_HOME": str(here / "no")}
+    none = {**os.environ, "ASYNCSIM_CACHE": str(here / "no")}
     quiet = subprocess.run(command("lr.toml", "--out", "c"), check=True, capture_output=True, text=True, env=none)
     assert "Warning" not in quiet.stderr
     assert tree(here / "a") == tree(here / "c")

@@ -41,7 +41,7 @@ def read_columns(file: str) -> Content:
     except FileNotFoundError:
         folder = path.absolute().parent
         names = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
-        raise InputError(f"{file}: no such file{nearest(path.name, names)}") from None
+        raise InputError(f"{file}: no such file in {folder}{nearest(path.name, names)}") from None
     except OSError as error:
         raise InputError(f"{file}: cannot be read: {error.strerror}") from None
     except ValueError as error:

@@ -11,7 +11,8 @@ from typing import NamedTuple
 class Peak(NamedTuple):
     """Peak floating-point operations per second by precision, dense (never with 2:4 sparsity), and where it is said.
 
-    16-bit figures are those of the matrix units, with accumulation in 32 bits; what a source does not give is left out.
+    16-bit figures are those of the matrix units where there are any (not in the P100), with accumulation in 32 bits.
+    What a source does not give is left out.
     """
 
     flops: dict[str, float]
@@ -39,8 +40,10 @@ GPUS: dict[str, Peak] = {
     "L40S": _tera("NVIDIA L40S data sheet, 2023", fp32=91.6, fp16=362, bf16=362),
     "H100 PCIe": _tera("NVIDIA H100 architecture white paper, 2022", fp32=51.2, tf32=378, fp16=756, bf16=756),
     "H100 SXM": _tera("NVIDIA H100 architecture white paper, 2022", fp32=66.9, tf32=494.7, fp16=989.4, bf16=989.4),
-    "H200": _tera("NVIDIA H200 data sheet, 2023: as H100 SXM", fp32=66.9, tf32=494.7, fp16=989.4, bf16=989.4),
-    "MI250X": _tera("AMD Instinct MI250X data sheet, 2021: both dies, matrix units", fp32=95.7, fp16=383, bf16=383),
+    "H200": _tera("NVIDIA H200 data sheet, 2023", fp32=67, tf32=494.5, fp16=989.5, bf16=989.5),
+    "MI250X": _tera(
+        "AMD Instinct MI250X data sheet, 2021, matrix units: half of 95.7 and 383", fp32=47.85, fp16=191.5, bf16=191.5
+    ),
     "MI300X": _tera("AMD Instinct MI300X data sheet, 2023", fp32=163.4, fp16=1307.4, bf16=1307.4),
 }
 

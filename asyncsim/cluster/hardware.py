@@ -37,8 +37,10 @@ class GPU(StepTime):
 
     def validate(self) -> None:
         if self.model not in GPUS:
-            known = ", ".join(GPUS)
-            raise InputError(f"no GPU is called {self.model!r}; there are: {known}{nearest(self.model, GPUS)}", "model")
+            # V100 means one of those that begin so, not the A100, which is nearer
+            begin = [name for name in GPUS if name.lower().startswith(self.model.lower())]
+            hint = f"; did you mean {' or '.join(map(repr, begin))}?" if begin else nearest(self.model, GPUS)
+            raise InputError(f"no GPU is called {self.model!r}; there are: {', '.join(GPUS)}{hint}", "model")
         figures = GPUS[self.model].flops
         if self.precision not in figures:
             what = f"there is no figure in {self.precision} for {self.model}; there are: {', '.join(figures)}"

@@ -26,6 +26,7 @@ class Markov(StepTime):
     A spell lasts a geometric number of steps, ``fast_steps`` or ``slow_steps`` on average, in which the times come from
     ``fast`` or ``slow``. A worker starts in the stationary state: slow with probability slow_steps / (fast_steps +
     slow_steps). Successive times are correlated, which independent draws never are: a shared host, a thermal limit.
+    Two ``cvb`` models are of one machine: as fast in the one as in the other, for its kind.
     """
 
     fast: StepTime

@@ -42,6 +42,7 @@ class CharTransformer(Problem):
         width, characters = self.width, len(self.text.vocabulary)
         keys = iter(jax.random.split(key, 3 + 4 * self.layers))
         params: dict[str, Any] = {
+            # smaller than the blocks' output, which then matters from the start; the logits near 0: all equally likely
             "characters": 0.5 * jax.random.normal(next(keys), (characters, width)),
             "places": 0.1 * jax.random.normal(next(keys), (self.text.context, width)),
             "last_norm": new_norm(width),
@@ -54,8 +55,8 @@ class CharTransformer(Problem):
                 "queries_keys_values": new_dense(next(keys), width, 3 * width, gain=1.0),
                 "attention_out": new_dense(next(keys), width, width, gain=small),
                 "wide_norm": new_norm(width),
-                "wide_in": new_dense(next(keys), width, 4 * width),
-                "wide_out": new_dense(next(keys), 4 * width, width, gain=small),
+                "wide_in": new_dense(next(keys), width, 4 * width, gain=1.0),
+                "wide_out": new_dense(next(keys), 4 * width, width, gain=math.sqrt(2) * small),  # after a GELU
             }
         return params, ()
 

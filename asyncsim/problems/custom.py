@@ -24,9 +24,9 @@ class _PlainRule(NamedTuple):
 
     def metrics(self, params: Any, extra: Any, batch: Any) -> dict[str, jax.Array]:
         found = {} if self.user_metrics is None else self.user_metrics(params, batch)
-        if not isinstance(found, dict) or "loss" in found:
-            raise InputError(f"gives a dict of other figures than the loss, not {found!r}", "metrics")
-        return {"loss": self.user_loss(params, batch), **found}
+        if not isinstance(found, dict):
+            raise InputError(f"gives a dict of figures by name, not {type(found).__name__}", "metrics")
+        return found if "loss" in found else {"loss": self.user_loss(params, batch), **found}
 
 
 class _FullRule(NamedTuple):
@@ -46,7 +46,8 @@ class _FullRule(NamedTuple):
             return {"loss": self.loss(params, extra, batch, jax.random.key(0))[0]}
         found = self.user_metrics(params, extra, batch)
         if not isinstance(found, dict) or "loss" not in found:
-            raise InputError(f"gives a dict of figures with the loss among them, not {found!r}", "metrics")
+            names = ", ".join(found) if isinstance(found, dict) else type(found).__name__
+            raise InputError(f"gives a dict of figures with the loss among them, not {names}", "metrics")
         return found
 
 

@@ -6,6 +6,7 @@ import functools
 import gzip
 import hashlib
 import os
+import zlib
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -96,7 +97,7 @@ def _read(folder: str | None, name: str) -> np.ndarray:
     file = _found(folder, name)
     try:
         content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"cannot be read: {error}", str(file)) from None
     if hashlib.sha256(content).hexdigest() != FILES[name].content:
         raise InputError("is another file than the authors published, or a damaged one", str(file))

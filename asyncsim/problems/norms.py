@@ -46,7 +46,7 @@ def batch_norm(layer: Layer, kept: Layer, x: jax.Array, momentum: float, trainin
     """Each channel by the mean and variance of the batch, or, not in training, by those kept. x: (n, h, w, channels).
 
     Kept are moving averages: momentum x kept + (1 - momentum) x the batch's, whose variance is that of the batch itself
-    (a division by n h w, not by one less). Ioffe and Szegedy, ICML 2015.
+    (a division by n h w; Ioffe and Szegedy, ICML 2015, divide the one that is kept by one less).
     """
     if not training:
         return _scaled(layer, x, kept["mean"], kept["variance"]), kept

@@ -23,8 +23,8 @@ class Text:
     """A text to learn from, character by character: windows ``x`` (n, context) and the characters after, ``y``.
 
     By default the help texts that come with Python (module ``pydoc_data.topics``, 0.5 MB of English, in order of their
-    names), else a ``file`` in UTF-8. The last ``test_share`` of it is for testing; windows do not overlap, and each
-    character but the first of a part is predicted once. Characters are numbered in their order in Unicode.
+    names), else a ``file`` in UTF-8. The last ``test_share`` of it is for testing; windows do not overlap, and what
+    is left at the end of a part is left out. Characters are numbered in their order in Unicode.
 
     Python's texts change with its releases: ``sha256``, of the UTF-8 bytes, is written with every result; where it is
     given, another text is refused.

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from asyncsim.algorithms import Algorithm
+from asyncsim.algorithms import Algorithm, PeerAlgorithm, ServerAlgorithm
 from asyncsim.errors import InputError, expect
 from asyncsim.problems import Problem
 from asyncsim.problems.sampling import Batches, Sampling
@@ -20,7 +20,8 @@ from asyncsim.trace import Trace
 from asyncsim.vocabulary import SPANS
 
 # figures of a run that a problem's own may not be mistaken for
-RESERVED = {"time", "updates", "samples", "epochs", "spread", "ended", "seconds", "throughput", "time_to_target"} | {
+RESERVED = {"run", "status", "failure", "name", "seed", "batch_size", "statistics", "engine", "precision"} | {
+    *("measures", "time", "updates", "samples", "epochs", "spread", "ended", "seconds", "throughput", "time_to_target"),
     *("gradients", "dropped", "cancelled", "staleness_mean", "staleness_max", "bytes_sent"),
     *MEASURES,
     *(f"{kind}_share" for kind in SPANS),
@@ -35,6 +36,11 @@ def check_fit(trace: Trace, algorithm: Algorithm, problem: Problem, seed: int) -
     check_seed(seed)
     if any(leaf is algorithm for leaf in jax.tree.leaves(algorithm)):
         raise InputError(f"{type(algorithm).__name__} is no pytree: decorate it with @algorithm", "algorithm")
+    needed, base = ("apply", ServerAlgorithm) if isinstance(algorithm, ServerAlgorithm) else ("local", PeerAlgorithm)
+    if getattr(type(algorithm), needed) is getattr(base, needed):
+        raise InputError(
+            f"{type(algorithm).__name__} has no {needed}(state, ..., context): it would learn nothing", "algorithm"
+        )
     if not hasattr(algorithm, "learning_rate"):
         raise InputError(f"{type(algorithm).__name__} has no field learning_rate", "algorithm")
     if algorithm.kind != trace.kind:

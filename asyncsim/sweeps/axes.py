@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from asyncsim.errors import InputError, nearest
+from asyncsim.reports import TITLES
 from asyncsim.scenario import BAD_NAME, NAME, Scenario
 from asyncsim.scenario_files import laid_over, plain, read_tables, scenarios_of
 from asyncsim.sweeps.changes import changed
 
 MAX_ROWS = 100_000
+TAKEN = {"run", "status", "failure", *TITLES, *(f.name for f in fields(Scenario))}  # columns of a sweep's table
 Settings = Mapping[str, Any]  # a value by its path
 
 
@@ -59,6 +62,8 @@ def _axis(key: Any, values: Any) -> list[tuple[str, dict[str, str], Settings]]:
     if isinstance(values, Mapping):
         if not isinstance(key, str) or not NAME.fullmatch(key):
             raise InputError(f"names an axis: {BAD_NAME}", str(key))
+        if key in TAKEN:
+            raise InputError("names an axis, but is the name of another column", key)
         for name, settings in values.items():
             if not isinstance(settings, Mapping):
                 raise InputError(f"expected a table of settings, got {settings!r:.60}", f"{key}.{name}")

@@ -11,13 +11,16 @@ from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import active_children, get_context
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from asyncsim.files import cache_folder
+from asyncsim.compilation import program_cache
 from asyncsim.sweeps.working import Failure, Job, begin
 
 DIED = Failure("its process died, and died again when it was tried alone (killed, or out of memory)", "")
+# of XLA and of what NumPy may be built with: so that processes do not crowd each other
+ONE_THREAD = {"NPROC": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 class Here(Executor):
@@ -29,72 +32,66 @@ class Here(Executor):
         return future
 
 
-class Processes:
-    """A pool of processes that is made anew when one of them dies; as many jobs under way as processes."""
+class Processes(Executor):
+    """A pool of processes of one thread each, that is made anew when one of them dies."""
 
     def __init__(self, count: int, plugins: tuple[str, ...]):
-        self.count, self._begin = count, (compilation_cache(), plugins)
+        self.count, self._begin = count, (program_cache(1), plugins)
         self._pool: ProcessPoolExecutor | None = None
+        self._own: set[BaseProcess] = set()
 
-    def submit(self, job: Job) -> Future[Failure | None]:
-        with _no_main():
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        with _to_start_processes():
+            others = set(active_children())
             try:
-                return self._running().submit(job.work)
+                future = self._running().submit(fn, *args, **kwargs)
             except BrokenProcessPool:  # a process died while it had nothing to do
-                self.close()
-                return self._running().submit(job.work)
+                self.shutdown()
+                future = self._running().submit(fn, *args, **kwargs)
+            self._own |= set(active_children()) - others
+        return future
 
     def _running(self) -> ProcessPoolExecutor:
         if self._pool is None:
-            self._others = set(active_children())
             context = get_context("spawn")  # a fork of a process that runs JAX hangs
             self._pool = ProcessPoolExecutor(self.count, context, begin, self._begin)
         return self._pool
 
-    def close(self) -> None:
-        """End all processes; what they are doing is lost."""
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = True) -> None:
+        """End all processes at once; what they are doing is lost."""
         if self._pool is not None:
-            for process in set(active_children()) - self._others:
+            for process in self._own:
                 process.kill()
-            self._pool.shutdown(cancel_futures=True)
-            self._pool = None
+            self._pool.shutdown(wait, cancel_futures=cancel_futures)
+            self._pool, self._own = None, set()
 
 
 @contextmanager
-def _no_main() -> Iterator[None]:
-    """New processes do not import the caller's script, which may have no ``if __name__ == '__main__'``."""
-    main = sys.modules["__main__"]
+def _to_start_processes() -> Iterator[None]:
+    """What a new process finds: one thread, and no script of the caller's to import, which may have no
+    ``if __name__ == '__main__'``."""
+    main, environment = sys.modules["__main__"], dict(os.environ)
     sys.modules["__main__"] = types.ModuleType("__main__")
+    os.environ.update(ONE_THREAD)
     try:
         yield
     finally:
         sys.modules["__main__"] = main
+        for name in ONE_THREAD:
+            if name in environment:
+                os.environ[name] = environment[name]
+            else:
+                del os.environ[name]
 
 
-def compilation_cache() -> str | None:
-    """The folder where compiled programs are kept for all processes and later sweeps.
-
-    None where JAX was told of one, or where none can be made.
-    """
-    if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-        return None
-    try:
-        folder = cache_folder() / "compiled"
-        folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError):  # nowhere to write, or no home
-        return None
-    return str(folder) if os.access(folder, os.W_OK | os.X_OK) else None
-
-
-def execute(jobs: Iterable[Job], executor: Executor | Processes, done: Callable[[Job, Failure | None], None]) -> None:
+def execute(jobs: Iterable[Job], executor: Executor, done: Callable[[Job, Failure | None], None]) -> None:
     """Do all jobs, each trace first that is not there; ``done`` hears of each run.
 
-    A job whose process died is tried once more, by itself, so that it is known which one it was.
+    On ``Processes`` there are as many jobs under way as processes, and a job whose process died is tried once more, by
+    itself, so that it is known which one it was.
     """
-    if isinstance(executor, Processes):
-        window = executor.count
-    else:
-        window = 1 if isinstance(executor, Here) else 10**6
+    own = isinstance(executor, Processes)
+    window = executor.count if isinstance(executor, Processes) else 1 if isinstance(executor, Here) else 10**6
     ready: deque[Job] = deque()
     waiting: dict[Path, list[Job]] = {}  # for a trace
     for job in jobs:
@@ -123,28 +120,24 @@ def execute(jobs: Iterable[Job], executor: Executor | Processes, done: Callable[
         while ready or suspects or flying:
             while ready and not suspects and len(flying) < window:
                 job = ready.popleft()
-                flying[_submit(executor, job)] = job
+                flying[executor.submit(job.work)] = job
             alone = bool(suspects) and not flying
             if alone:
                 job = suspects.popleft()
-                flying[_submit(executor, job)] = job
+                flying[executor.submit(job.work)] = job
             for future in wait(flying, return_when=FIRST_COMPLETED).done:
                 job = flying.pop(future)
                 try:
                     finish(job, future.result())
                 except BrokenExecutor as error:
-                    if not isinstance(executor, Processes):
+                    if not own:
                         finish(job, Failure(f"the executor broke: {error}", ""))
-                        continue
-                    executor.close()
-                    if alone:
+                    elif alone:
                         finish(job, DIED)
                     else:
                         suspects.append(job)
+                    if own:
+                        executor.shutdown()
     finally:
-        if isinstance(executor, Processes):
-            executor.close()
-
-
-def _submit(executor: Executor | Processes, job: Job) -> Future[Failure | None]:
-    return executor.submit(job) if isinstance(executor, Processes) else executor.submit(job.work)
+        if own:
+            executor.shutdown()

@@ -14,7 +14,7 @@ import numpy as np
 from asyncsim.errors import InputError, nearest
 from asyncsim.files import MARK
 from asyncsim.records import in_words
-from asyncsim.reports import show
+from asyncsim.reports import in_columns, show
 from asyncsim.runs import Run
 from asyncsim.runs import load as load_run
 from asyncsim.scenario import Scenario
@@ -35,22 +35,25 @@ class Sweep:
     """The runs of a sweep, finished or not.
 
     ``table``: a row for each combination: ``run`` (a name; equal for equal runs), labels such as ``variant``,
-    ``status`` (done, failed or pending), ``error``, every field of the scenario by its path, and every figure of the
-    run's summary. ``varied``: the columns in which the scenarios differ, but for those that differ just as a former one
-    does.
+    ``status`` (done, failed or pending), ``failure`` (why), every field of the scenario by its path, and every figure
+    of the run's summary. ``varied``: the columns in which the scenarios differ, but for those that differ just as a
+    former one does.
     """
 
     def __init__(self, folder: str | Path, rows: list[dict[str, Any]]):
         self.folder, self._rows = Path(folder), rows
-        found: dict[str, dict[str, Any]] = {}
-        for row in rows:
-            if row["run"] not in found:
-                found[row["run"]] = _outcome(self.folder, row["run"])
+        outcomes = {name: _outcome(self.folder, name) for name in dict.fromkeys(row["run"] for row in rows)}
         self.table = tidy(
-            {"run": row["run"], **row["labels"], **_status(found[row["run"]]), **row["scenario"], **found[row["run"]]}
+            {"run": row["run"], **row["labels"], **status, **row["scenario"], **figures}
             for row in rows
+            for status, figures in [outcomes[row["run"]]]
         )
         self.varied = self._varied()
+
+    @property
+    def labels(self) -> list[str]:
+        """The columns that name an axis: ``variant``, and those that the sweep was given names for."""
+        return list(self._rows[0]["labels"])
 
     def _varied(self) -> list[str]:
         names = dict.fromkeys(name for row in self._rows for name in (*row["labels"], *row["scenario"]))
@@ -97,7 +100,7 @@ class Sweep:
 
     def failures(self) -> dict[str, str]:
         """The error of each failed run."""
-        return {row["run"]: row["error"] for row in self.table.rows() if row["status"] == "failed"}
+        return {row["run"]: row["failure"] for row in self.table.rows() if row["status"] == "failed"}
 
     def best(self, by: str, per: str | Iterable[str] = (), *, over: str = "seed", highest: bool | None = None) -> Table:
         """The best settings by one figure, for each value of the columns ``per`` (left out: the best of all).
@@ -105,13 +108,14 @@ class Sweep:
         Runs that differ in ``over`` alone (their seed) are one candidate: their mean counts, and a failed run, or one
         without that figure, rules it out. ``highest``: whether more is better; known for the usual figures. A row has
         ``per``, the other varied columns, mean and standard deviation (of a sample; nan for one run) of the figure, and
-        the number of runs.
+        the number of runs: 0 where every candidate was ruled out.
         """
         per = [per] if isinstance(per, str) else list(per)
         for name in (by, *per):
             if name not in self.table:
-                hint = nearest(name, self.table.columns)
-                raise InputError(f"no column {name!r}; there are: {', '.join(self.table.columns)}{hint}")
+                figures = [k for k in self.table.columns if k in HIGHER | LOWER]
+                known = f"varied: {', '.join(self.varied)}; figures: {', '.join(figures)}"
+                raise InputError(f"no column {name!r}{nearest(name, self.table.columns)}; {known}; all: table.columns")
         if highest is None:
             if by not in HIGHER | LOWER:
                 raise InputError(f"say whether more of {by} is better: highest=True or highest=False")
@@ -122,21 +126,23 @@ class Sweep:
         candidates: dict[tuple[Any, ...], list[float]] = {}
         for row in self.table.rows():
             value = float(row[by]) if row["status"] == "done" else math.nan
-            candidates.setdefault(tuple(row[name] for name in settings), []).append(value)
+            key = tuple(None if row[name] != row[name] else row[name] for name in settings)  # nan is one value
+            candidates.setdefault(key, []).append(value)
         chosen: dict[tuple[Any, ...], tuple[Any, ...]] = {}
         for key, values in candidates.items():
             mean = float(np.mean(values))
-            former = chosen.get(key[: len(per)])
-            if not math.isnan(mean) and (former is None or (mean > former[1] if highest else mean < former[1])):
+            former = chosen.setdefault(key[: len(per)], ((), math.nan, []))  # nobody yet, which is an answer as well
+            better = mean > former[1] if highest else mean < former[1]
+            if better or (math.isnan(former[1]) and not math.isnan(mean)):
                 chosen[key[: len(per)]] = (key, mean, values)
         return tidy(
             {
-                **dict(zip(settings, key, strict=True)),
+                **dict(zip(settings, key or group, strict=False)),
                 by: mean,
                 f"{by}_std": float(np.std(values, ddof=1)) if len(values) > 1 else math.nan,
                 "runs": len(values),
             }
-            for key, mean, values in chosen.values()
+            for group, (key, mean, values) in chosen.items()
         )
 
     @property
@@ -153,14 +159,24 @@ class Sweep:
         return self.table._repr_html_()
 
 
-def text_of(sweep: Sweep, most: int = 40) -> str:
-    """The main columns of a sweep's table as text: what was varied, the status, and the figures of most use."""
+def text_of(sweep: Sweep, most: int = 100) -> str:
+    """The main columns of a sweep's table as text: what was varied, how it ended, and the figures of most use."""
     figures = [k for k in ("accuracy", "loss", "time_to_target", "throughput", "staleness_mean") if k in sweep.table]
-    names = ["run", *sweep.varied, "status", *figures]
-    lines = [names] + [[show(k, row[k]) for k in names] for row in sweep.table.head(most).rows()]
-    widths = [max(len(line[k]) for line in lines) for k in range(len(names))]
-    text = "\n".join("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines)
+    ended = ["ended"] if "ended" in sweep.table and set(sweep.table["ended"].tolist()) - {"budget", ""} else []
+    names = ["run", *sweep.varied, "status", *ended, *figures]
+    text = in_columns([names] + [[show(k, row[k]) for k in names] for row in sweep.table.head(most).rows()])
     return text + (f"\n... and {len(sweep) - most} more" if len(sweep) > most else "")
+
+
+def conclusion(sweep: Sweep) -> str:
+    """The best settings for each variant (or other label), where there is something to choose from."""
+    figure = next((k for k in ("accuracy", "loss") if k in sweep.table), None)
+    labels = sweep.labels
+    if figure is None or not [name for name in sweep.varied if name not in (*labels, "seed")]:
+        return ""
+    best = sweep.best(figure, per=labels)
+    lines = [best.columns] + [[show(k, row[k]) for k in best.columns] for row in best.rows()]
+    return f"best {figure} (mean over seeds):\n{in_columns(lines)}"
 
 
 def load_sweep(folder: str | Path) -> Sweep:
@@ -197,20 +213,26 @@ def _flat(value: Any, path: str) -> Iterable[tuple[str, Any]]:
         yield path, json.dumps(value) if isinstance(value, list) else value
 
 
-def _outcome(folder: Path, name: str) -> dict[str, Any]:
-    """The figures of a finished run; the error of a failed one."""
+def _outcome(folder: Path, name: str) -> tuple[dict[str, str], dict[str, Any]]:
+    """How a run ended, and its figures."""
+    figures = figures_of(folder / RUNS / name)
+    if figures is not None:
+        return {"status": "done", "failure": ""}, figures
     try:
-        return json.loads((folder / RUNS / name / "summary.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        pass
-    try:
-        return {"error": json.loads((folder / FAILED / f"{name}.json").read_text(encoding="utf-8"))["error"]}
-    except FileNotFoundError:
-        return {}
+        error = json.loads((folder / FAILED / f"{name}.json").read_text(encoding="utf-8"))["error"]
+        return {"status": "failed", "failure": str(error)}, {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {"status": "pending", "failure": ""}, {}
 
 
-def _status(outcome: Mapping[str, Any]) -> dict[str, Any]:
-    return {"status": "failed" if "error" in outcome else "done" if outcome else "pending", "error": ""}
+def figures_of(run: Path, whole: bool = False) -> dict[str, Any] | None:
+    """The summary of a finished run; None where it is not there, or not as a whole although it is to be."""
+    try:
+        figures = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    there = (run / "evals.csv").is_file() and (not whole or ((run / MARK).is_file() and (run / "trace.npz").is_file()))
+    return figures if isinstance(figures, dict) and there else None
 
 
 def tidy(rows: Iterable[Mapping[str, Any]]) -> Table:

@@ -17,11 +17,12 @@ from tqdm import tqdm
 from asyncsim.errors import InputError, expect
 from asyncsim.files import MARK, check_folder, to_json, write_atomically
 from asyncsim.naming import parts_of, run_name, trace_name
-from asyncsim.runs import versions
+from asyncsim.plugins import import_plugins
+from asyncsim.runs import cores, versions
 from asyncsim.scenario import Scenario
 from asyncsim.sweeps.axes import Row, rows
 from asyncsim.sweeps.executing import Here, Processes, execute
-from asyncsim.sweeps.results import FAILED, FORMAT, RUNS, TABLE, TRACES, Sweep, columns, load_sweep
+from asyncsim.sweeps.results import FAILED, FORMAT, RUNS, TABLE, TRACES, Sweep, columns, figures_of, load_sweep
 from asyncsim.sweeps.working import Failure, Job
 
 try:
@@ -79,6 +80,11 @@ def sweep(
         raise InputError(f"expected a whole number from 0 to 1000, got {processes!r}", "processes")
     if not named:
         raise InputError("expected at least one", "scenario")
+    if executor is not None and (processes is not None or plugins):
+        raise InputError(
+            "goes with processes of the sweep's own, not with an executor", "plugins" if plugins else "processes"
+        )
+    import_plugins(plugins)
     found = rows(named, over or {})
     runs = [run_name(row.scenario) for row in found]
     traces = [trace_name(row.scenario) for row in found]
@@ -92,7 +98,9 @@ def sweep(
         return Sweep(folder, table)
     with _own(folder):
         meta = {"kind": "sweep", "format": FORMAT, "rows": table, "versions": versions()}
-        write_atomically(folder / MARK, to_json(meta).encode())
+        write_atomically(folder / MARK, to_json(meta).encode())  # first: by it the folder is known as a sweep's
+        for place in (RUNS, TRACES):
+            (folder / place).mkdir(exist_ok=True)
         jobs = list(_jobs(folder, found, runs, traces, keep == "all"))
         with tqdm(
             total=len(set(runs)), initial=len(set(runs)) - len(jobs), unit="run", disable=None if progress else True
@@ -121,7 +129,7 @@ def _jobs(folder: Path, found: list[Row], runs: list[str], traces: list[str], wh
     seen = set()
     for row, run, trace in zip(found, runs, traces, strict=True):
         place = folder / RUNS / run
-        if run not in seen and not (place / ("trace.npz" if whole else MARK)).exists():
+        if run not in seen and figures_of(place, whole) is None:
             yield Job(replace(row.scenario, name=run), folder / TRACES / f"{trace}.npz", place, whole)
         seen.add(run)
 
@@ -133,10 +141,12 @@ def _engines(
     if executor is None and processes == 0:
         yield jobs, Here()
         return
-    travelling = [job for job in jobs if executor is not None or _travels(job)]
-    staying = [job for job in jobs if job not in travelling]
+    travelling: list[Job] = []
+    staying: list[Job] = []
+    for job in jobs:
+        (travelling if executor is not None or _travels(job) else staying).append(job)
     if travelling:
-        count = min(processes or _cores(), len(travelling))
+        count = min(processes or cores(), len(travelling))
         yield travelling, Processes(count, plugins) if executor is None else executor
     if staying:
         yield staying, Here()
@@ -152,15 +162,11 @@ def _travels(job: Job) -> bool:
         return False
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _check_folder(folder: Path) -> None:
     """Refuse a folder that holds anything but a sweep."""
     if (folder / MARK).exists():
         load_sweep(folder)
-    else:
+    elif not (folder.is_dir() and all(path.match(f".{MARK}.*") for path in folder.iterdir())):  # killed while it began
         check_folder(folder, "sweep")
 
 
@@ -169,8 +175,7 @@ def _own(folder: Path) -> Iterator[None]:
     """The folder, made ready and cleared of what a killed sweep left half-written; refused to two sweeps at once."""
     handle = None
     try:
-        for part in (RUNS, TRACES):
-            (folder / part).mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         if fcntl is not None:
             handle = os.open(folder, os.O_RDONLY)
     except OSError as error:

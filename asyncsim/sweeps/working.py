@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import shutil
 import signal
-import sys
 import tempfile
 import threading
 import traceback
-import warnings
 from collections.abc import Callable
 from multiprocessing import connection, parent_process
 from pathlib import Path
@@ -18,7 +15,9 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
+from asyncsim.compilation import keep_programs
 from asyncsim.errors import InputError
+from asyncsim.plugins import import_plugins
 from asyncsim.scenario import Scenario, run
 from asyncsim.trace import Trace
 
@@ -44,7 +43,7 @@ class Job(NamedTuple):
             if self.run is None:
                 self.scenario.record().save(self.trace)
             else:
-                done = run(self.scenario, trace=Trace.load(self.trace))
+                done = run(self.scenario, trace=self._load())
                 put_in_place(self.run, lambda folder: done.write(folder, brief=not self.whole))
         except InputError as error:
             return Failure(str(error), "")
@@ -53,37 +52,35 @@ class Job(NamedTuple):
             return Failure(text, "".join(traceback.format_exception(error)))
         return None
 
+    def _load(self) -> Trace:
+        try:
+            return Trace.load(self.trace)
+        except InputError:  # lost or damaged: it can be had again
+            self.scenario.record().save(self.trace)
+            return Trace.load(self.trace)
+
 
 def put_in_place(path: Path, fill: Callable[[Path], None]) -> None:
     """Fill a new folder, then give it its name."""
-    temporary = Path(tempfile.mkdtemp(prefix=".", dir=path.parent))
+    temporary, old = (Path(tempfile.mkdtemp(prefix=".", dir=path.parent)) for _ in range(2))
     try:
         temporary.chmod(0o755)
         fill(temporary)
-        # one that is there is of the same run: finished by a process that outlived its sweep, or in brief
-        shutil.rmtree(path, ignore_errors=True)
+        if path.exists():  # of the same run: in brief, damaged, or finished by a process that outlived its sweep
+            path.rename(old / path.name)
         temporary.rename(path)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        for folder in (temporary, old):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def begin(cache: str | None, plugins: tuple[str, ...]) -> None:
     """In a new process, before JAX does anything."""
-    os.environ["NPROC"] = "1"  # threads of XLA: one, so that processes do not crowd each other
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that waits for this one
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     tqdm.set_lock(threading.RLock())  # its own is one between processes, which a killed process would leave behind
-    import jax
-
-    # a process that was killed may have left half a program behind: it is compiled again
-    warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
-    if cache is not None:
-        jax.config.update("jax_compilation_cache_dir", cache)
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    sys.path.insert(0, "")
-    for module in plugins:
-        importlib.import_module(module)
+    keep_programs(cache)
+    import_plugins(plugins)
 
 
 def _leave_with_parent() -> None:
