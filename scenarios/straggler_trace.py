@@ -79,7 +79,7 @@ def main() -> None:
             }
             print(f"\nstage {stage}: {ranks} workers, {steps} steps, {given.passes} times")
             print(ROW.format("", *TITLES))
-            print(ROW.format("trace", *(f"{x:.3f}" for x in statistics(seconds, steps)), "", "", ""))
+            print(ROW.format("trace", *(f"{x:.3f}" for x in statistics(seconds, steps)), "", "", "").rstrip())
             for name, model in models.items():
                 row = simulated(model, ranks, steps, given.passes)
                 print(ROW.format(name, *(f"{x:.3f}" for x in row)))
