@@ -21,6 +21,7 @@ from asyncsim.sources import source_of
 
 # what arranges or shows results, and changes none
 APART = {
+    "changes.py",
     "cli.py",
     "listing.py",
     "naming.py",

@@ -10,11 +10,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from asyncsim.changes import PATH, changed
 from asyncsim.errors import InputError, nearest
 from asyncsim.records import build
 from asyncsim.scenario import BAD_NAME, NAME, Scenario
 
-KEY = re.compile(r"[A-Za-z0-9_-]+(\[[0-9]+\])*(\.[A-Za-z0-9_-]+(\[[0-9]+\])*)*")  # algorithm.momentum, workers[0].count
 MAX_BYTES = 1_000_000  # a scenario is a page of text: refuse what cannot be one before parsing it
 
 
@@ -34,15 +34,15 @@ def load_scenarios(path: str | Path, overrides: Iterable[str] = ()) -> dict[str,
 
 def scenarios_of(tables: dict[str, Any], stem: str, overrides: Iterable[str] = ()) -> dict[str, Scenario]:
     """The scenarios of a file's tables by name; without variants it is that of the file."""
-    # names first: another method starts from its own defaults, which other settings then change
-    settings = sorted(map(_parsed, overrides), key=lambda setting: not setting[0].endswith(".name"))
-    for key, value in settings:
-        if key.startswith("variants."):
-            there, named = tables.get("variants", {}), key.split(".")[1]
-            if named not in there:
-                names = ", ".join(there) or "none"
-                raise InputError(f"no variant is called {named!r}; there are: {names}{nearest(named, there)}", key)
-            _set(tables, key, value)
+    settings = dict(map(_parsed, overrides))
+    of_one = {key: value for key, value in settings.items() if key.startswith("variants.")}
+    of_all = {key: value for key, value in settings.items() if key not in of_one}
+    for key in of_one:
+        there, named = tables.get("variants", {}), key.split(".")[1]
+        if named not in there:
+            names = ", ".join(there) or "none"
+            raise InputError(f"no variant is called {named!r}; there are: {names}{nearest(named, there)}", key)
+    tables = changed(tables, of_one)
     if "sweep" in tables:
         raise InputError("makes this a sweep; run it with: asyncsim sweep", "sweep")
     variants = tables.pop("variants", {})
@@ -61,10 +61,7 @@ def scenarios_of(tables: dict[str, Any], stem: str, overrides: Iterable[str] = (
             raise InputError(BAD_NAME, where)
         laid = laid_over({"name": stem, **tables}, {**changes, **({} if name is None else {"name": name})})
         try:
-            for key, value in settings:
-                if not key.startswith("variants."):
-                    _set(laid, key, value)
-            scenario = build(Scenario, laid)
+            scenario = build(Scenario, changed(laid, of_all))
         except InputError as error:
             inside = error.path.split(".")[0].split("[")[0]
             # what does not stand in the variant is named as it stands in the file, or should
@@ -114,38 +111,9 @@ def laid_over(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
 def _parsed(text: str) -> tuple[str, Any]:
     """``cluster.workers[0].count=4`` as key and value. The value is read as TOML, or else taken as a text."""
     key, equals, value = text.partition("=")
-    if not equals or not KEY.fullmatch(key.strip()):
+    if not equals or not PATH.fullmatch(key.strip()):
         raise InputError(f"expected KEY=VALUE, such as algorithm.momentum=0.9, got {text!r}", "--set")
     try:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
     except (ValueError, KeyError, RecursionError):
         return key.strip(), value.strip()
-
-
-def _set(tables: dict[str, Any], key: str, value: Any) -> None:
-    """Set one value in nested tables and lists."""
-    place: Any = tables
-    *folders, last = key.replace("[", ".[").split(".")
-    for folder in folders:
-        place = _step(place, folder, key)
-    if last.startswith("["):
-        _step(place, last, key)
-        place[int(last[1:-1])] = value
-    elif isinstance(place, dict):
-        # another method starts from its own defaults, not from the former one's settings
-        if last == "name" and place.get("name", value) != value and folders:
-            place.clear()
-        place[last] = value
-    else:
-        raise InputError(f"there is no table to set {last!r} in", key)
-
-
-def _step(place: Any, folder: str, key: str) -> Any:
-    if folder.startswith("["):
-        if not isinstance(place, list) or not folder[1:-1].isdigit() or int(folder[1:-1]) >= len(place):
-            size = len(place) if isinstance(place, list) else 0
-            raise InputError(f"there is no item {folder}; the list has {size}", key)
-        return place[int(folder[1:-1])]
-    if not isinstance(place, dict):
-        raise InputError(f"there is no table that holds {folder!r}", key)
-    return place.setdefault(folder, {})

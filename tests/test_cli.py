@@ -308,14 +308,14 @@ def test_mistakes_in_a_scenario(small, capsys, case):
         (["run", "nowhere/x.toml"], "nowhere/x.toml: no such file"),
         (["run", "."], ".: is no file"),
         (["run", "small.toml", "--set", "seed"], "--set: expected KEY=VALUE"),
-        (["run", "small.toml", "--set", "cluster.workers[7].count=1"], "there is no item [7]; the list has 2"),
+        (["run", "small.toml", "--set", "cluster.workers[7].count=1"], "no such item; the list has 2, from [0]"),
         (
             ["run", "small.toml", "--set", "variants.synk.seed=1"],
             "no variant is called 'synk'; there are: async, sync; did",
         ),
         (["run", "small.toml", "--set", "cluster.workers[0x.count=1"], "--set: expected KEY=VALUE"),
         (["run", "small.toml", "--set", "cluster.workers[²].count=1"], "--set: expected KEY=VALUE"),
-        (["run", "small.toml", "--set", "seed.x=1"], "seed.x: there is no table"),
+        (["run", "small.toml", "--set", "seed.x=1"], "seed.x: 1 has no parts to set"),
         (
             ["run", "small.toml", "--set", "algorithm.momentum=2"],
             "algorithm.momentum: expected a number >= 0 and < 1, got 2",

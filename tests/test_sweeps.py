@@ -19,13 +19,13 @@ import pytest
 
 import asyncsim
 from asyncsim import naming
+from asyncsim.changes import changed
 from asyncsim.cli import main
 from asyncsim.errors import InputError
 from asyncsim.naming import run_name, trace_name
 from asyncsim.scenario import Scenario
 from asyncsim.sweeps import load_sweep, sweep
 from asyncsim.sweeps.axes import load, rows
-from asyncsim.sweeps.changes import changed
 from asyncsim.tables import Table
 
 BASE = Scenario(

@@ -8,11 +8,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from asyncsim.changes import changed
 from asyncsim.errors import InputError, nearest
 from asyncsim.reports import TITLES
 from asyncsim.scenario import BAD_NAME, NAME, Scenario
 from asyncsim.scenario_files import laid_over, plain, read_tables, scenarios_of
-from asyncsim.sweeps.changes import changed
 
 MAX_ROWS = 100_000
 TAKEN = {"run", "status", "failure", *TITLES, *(f.name for f in fields(Scenario))}  # columns of a sweep's table
