@@ -31,9 +31,13 @@ class Scenario:
     """One simulation: a cluster, who waits for whom, what is learned and how, and when it ends.
 
     ``protocol`` may be left out: then it is the one that the algorithm normally runs on; ``evaluate`` too: then there
-    are about 50 evaluations. A table that has nothing but a name may be written as that name. The other fields are the
-    arguments of ``asyncsim.record`` and ``asyncsim.replay`` of the same names (``evaluate`` is ``every`` there).
-    ``name`` labels the run, and is the name of its folder: letters, digits, _ and -.
+    are about 50 evaluations. A table that has nothing but a name may be written as that name. ``name`` labels the run,
+    and is the name of its folder: letters, digits, _ and -.
+
+    ``statistics``: whose is what a model keeps besides parameters (BatchNorm's); mean: each worker's own, evaluated by
+    their mean; first: each its own, evaluated by worker 0's; shared: one for all, changed by every gradient.
+    ``measures``: gap and norms of each gradient (false: faster). ``engine``: scan, a compiled loop, or rows, one call a
+    gradient, for models with ``lax.conv``. ``precision``: of all arithmetic.
     """
 
     cluster: Cluster
