@@ -10,7 +10,7 @@ from typing import Any
 from asyncsim.errors import InputError, nearest
 from asyncsim.records import Family
 
-PATH = re.compile(r"[A-Za-z0-9_-]+(\[[0-9]+\])*(\.[A-Za-z0-9_-]+(\[[0-9]+\])*)*")
+PATH = re.compile(r"[A-Za-z0-9_-]+(\[[0-9]{1,9}\])*(\.[A-Za-z0-9_-]+(\[[0-9]{1,9}\])*)*")
 
 
 def changed(whole: Any, settings: Mapping[str, Any]) -> Any:

@@ -9,7 +9,6 @@ import dataclasses
 import functools
 import hashlib
 import json
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 from asyncsim.errors import InputError
 from asyncsim.records import table
 from asyncsim.scenario import Scenario
-from asyncsim.sources import source_of
+from asyncsim.sources import fingerprint_of
 
 # what arranges or shows results, and changes none
 APART = {
@@ -52,11 +51,12 @@ def trace_name(scenario: Scenario) -> str:
 def name_of(parts: Iterable[Any], length: int = 12) -> str:
     """Some characters that stand for parts of scenarios, and for the sources that compute them.
 
-    Those are the package's own, and the modules in which the parts' classes are defined. Raises InputError for a part
-    that is neither a record of plain values nor has a method ``fingerprint()``.
+    Those are the package's own, and what ``fingerprint_of`` sees of classes from elsewhere. Raises InputError for a
+    part that is neither a record of plain values nor has a method ``fingerprint()``.
     """
     parts = list(parts)
-    sources = sorted({source for part in parts for source in _sources(part)})
+    classes = {type(record) for part in parts for record in parts_of(part)}
+    sources = sorted(fingerprint_of(cls) for cls in classes if not cls.__module__.startswith(f"{__package__}."))
     return digest([_package(), sources, identity(parts)], length)
 
 
@@ -95,13 +95,6 @@ def _package() -> str:
         if path.is_file() and inside.parts[0] not in APART and path.suffix in (".py", ".npz"):
             found.update(f"{inside.as_posix()}\n".encode() + path.read_bytes())
     return found.hexdigest()
-
-
-def _sources(value: Any) -> Iterator[str]:
-    """A hash of each module outside the package in which a class of the value's parts is defined."""
-    for cls in {base for part in parts_of(value) for base in type(part).__mro__}:
-        if cls.__module__.split(".")[0] not in (__package__, *sys.stdlib_module_names):
-            yield source_of(cls)
 
 
 def parts_of(value: Any) -> Iterator[Any]:

@@ -149,6 +149,18 @@ def table(obj: Any) -> Any:
     raise InputError(f"{_show(obj)} cannot be written to a scenario file, which holds plain values only")
 
 
+def resolved(value: Any) -> Any:
+    """A record with everything filled in, in all its parts, that its user left to it."""
+    if isinstance(value, tuple):
+        return tuple(map(resolved, value))
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return value
+    parts = {f.name: resolved(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init}
+    if any(parts[name] is not getattr(value, name) for name in parts):
+        value = dataclasses.replace(value, **parts)
+    return value.resolved() if hasattr(value, "resolved") else value
+
+
 def in_words(value: Any) -> Any:
     """A record as plain tables; of anything else, what it is."""
     try:

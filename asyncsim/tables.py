@@ -113,7 +113,7 @@ def _parse(values: list[str]) -> np.ndarray:
     for kind in (int, float):
         try:
             return np.array([kind(v) for v in values], dtype=kind if values else float)
-        except ValueError:
+        except (ValueError, OverflowError):  # a whole number may not fit in 64 bits
             pass
     if all(v in ("True", "False") for v in values):
         return np.array([v == "True" for v in values])

@@ -727,7 +727,7 @@ def test_mistakes_are_one_line(make, message):
         (
             "seconds\n1\n-1.5\n",
             "seconds",
-            r"column: FILE: the column 'seconds' holds -1\.5 in row 2; all are to be fin",
+            r"column: FILE: the column 'seconds' holds -1\.5 in row 2; all are to be numbers",
         ),
         ("seconds\n1\nnan\n", "seconds", "column: FILE: the column 'seconds' holds nan in row 2"),
         ("seconds\n1\ninf\n", "seconds", "column: FILE: the column 'seconds' holds inf in row 2"),

@@ -15,10 +15,12 @@ from functools import partial
 
 import jax
 import numpy as np
+import optax
 import pytest
 
 import asyncsim
 from asyncsim import naming
+from asyncsim.algorithms import ServerAlgorithm, algorithm
 from asyncsim.changes import changed
 from asyncsim.cli import main
 from asyncsim.errors import InputError
@@ -165,7 +167,7 @@ def test_a_sweep_file_is_a_scenario_file_with_axes(here):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("seeds = 2", "seeds = 0", "sweep.seeds: expected a number of seeds >= 1"),
+        ("seeds = 2", "seeds = 0", "sweep.seeds: expected a number of seeds from 1"),
         ("seeds = 2", "seeds = 'a'", "sweep.seeds: expected a list of values, got 'a'"),
         ("seeds = 2", "seed = 2", "sweep.seed: unknown key; allowed: base, grid, zip, seeds; did you mean 'seeds'"),
         ("seeds = 2", "base = 'lr'", "sweep.base: .*lr: no such file; in that folder: .*lr.toml"),
@@ -177,7 +179,12 @@ def test_a_sweep_file_is_a_scenario_file_with_axes(here):
             "learning_rate: expected a number > 0, got -1 .in the run with async, algo.* = -1",
         ),
         ("[30, 60]", "[30]", r"sweep.zip\[0\]: its lists have different lengths: .*count': 2, 'stop.updates': 1"),
-        ("stop.updates", "seed", "seed: is varied twice"),
+        ("stop.updates", "seed", "sweep.seeds: seed is varied twice"),
+        ("algorithm.learning_rate", "seed", "sweep.seeds: seed is varied twice"),
+        ("[sweep.grid]", '[sweep.grid]\n"algorithm.learning_rate" = [1]', "algorithm.learning_rate is varied twice"),
+        ("seeds = 2", "seeds = []", "seed: has no values"),
+        ("seeds = 2", "seeds = 2000000000", "sweep.seeds: expected a number of seeds from 1 to 100000"),
+        ("[[sweep.zip]]", "[sweep.zap]", "sweep.zap: unknown key"),
         ("updates = 1\n", "updaets = 1\n", "stop.updaets: unknown key; .*'updates'"),
         ("[sweep.grid]", "[sweep.gird]", "sweep.gird: unknown key; .*'grid'"),
     ],
@@ -448,8 +455,62 @@ def test_a_sweep_of_ones_own_problem_needs_no_scenario_file(tmp_path):
     assert found.table["problem"][0] == "CustomProblem(loss, 8 samples)"
 
 
+class Callable:
+    """A loss that is an object."""
+
+    def __init__(self, scale):
+        self.scale = scale
+
+    def __call__(self, params, batch):
+        return self.scale * (batch["x"] * params["w"]).sum()
+
+
+class GLOBAL:
+    value = 0
+
+
+def with_global(params, batch):
+    return GLOBAL.value * (batch["x"] * params["w"]).sum()
+
+
+def made_by_a_factory(scale):
+    @algorithm
+    class Scaled(ServerAlgorithm):
+        """theta = theta - scale g."""
+
+        learning_rate: float = 0.1
+
+        def apply(self, state, message, context):
+            return {"params": jax.tree.map(lambda x, g: x - scale * g, state["params"], message)}
+
+    return Scaled
+
+
+def test_classes_of_a_factory_are_told_apart():
+    kinds = [made_by_a_factory(scale) for scale in (0.1, 0.2, 0.1)]
+    names = [run_name(changed(BASE, {"algorithm": kind()})) for kind in kinds]
+    assert names[0] != names[1]
+    assert names[0] == names[2]
+    kinds[2].factor = 0.5
+    assert run_name(changed(BASE, {"algorithm": kinds[2]()})) != names[0]
+
+
+def test_a_helper_of_a_plugin_takes_part(here, monkeypatch):
+    monkeypatch.syspath_prepend(str(here))
+    (here / "helper_module.py").write_text("FACTOR = 1.0\n\ndef twice(x):\n    return 2 * x\n")
+    text = PLUGIN.replace("fragile", "helped").replace("Fragile", "Helped")
+    text = text.replace("import asyncsim\n", "import asyncsim\nimport helper_module\nfrom helper_module import twice\n")
+    (here / "helped_method.py").write_text(text.replace("return {", "helper_module.FACTOR, twice\n        return {"))
+    importlib.import_module("helped_method")
+    scenario, names = changed(BASE, {"algorithm": "helped"}), []
+    for source in ("FACTOR = 1.0", "FACTOR = 0.5"):
+        (here / "helper_module.py").write_text(f"{source}\n\ndef twice(x):\n    return 2 * x\n")
+        names.append(run_name(scenario))
+    assert len(set(names)) == 2
+
+
 def test_ones_own_problems_are_told_apart():
-    x = {"x": np.ones(8)}
+    x, names_of_globals = {"x": np.ones(8)}, []
 
     def scaled(scale, start=0.0, data=x):
         def loss(params, batch):
@@ -474,6 +535,13 @@ def test_ones_own_problems_are_told_apart():
     others.append(asyncsim.CustomProblem(partial(lambda s, p, b: s * total(p, b), 3), {"w": np.zeros(())}, x))
     others.append(asyncsim.CustomProblem(partial(lambda s, p, b: s * total(p, b), 4), {"w": np.zeros(())}, x))
     others += [asyncsim.CustomProblem(f, {"w": np.zeros(())}, x) for f in (lambda p, b: 5.0, lambda p, b: 6.0)]
+    others += [asyncsim.CustomProblem(Callable(k), {"w": np.zeros(())}, x) for k in (1, 2)]
+    optimisers = [optax.sgd(rate) for rate in (0.1, 0.2)]
+    others += [scaled(value) for value in (*optimisers, jax.random.key(0), jax.random.key(1), float, jax.numpy.add)]
+    others += [scaled(value) for value in (np.ones(()), np.ones(1), np.ma.masked_equal(np.ones(1), 1))]
+    for GLOBAL.value in (1, 2):
+        names_of_globals.append(name(asyncsim.CustomProblem(with_global, {"w": np.zeros(())}, x)))
+    assert len(set(names_of_globals)) == 2
     names = [name(problem) for problem in others]
     # a function and itself compiled are one
     assert len(set(names)) == len(names) - 2

@@ -41,7 +41,8 @@ def read_columns(file: str) -> Content:
     except FileNotFoundError:
         folder = path.absolute().parent
         names = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
-        raise InputError(f"{file}: no such file in {folder}{nearest(path.name, names)}") from None
+        where = "" if path.is_absolute() else f" in {Path.cwd()}"
+        raise InputError(f"{file}: no such file{where}{nearest(path.name, names)}") from None
     except OSError as error:
         raise InputError(f"{file}: cannot be read: {error.strerror}") from None
     except ValueError as error:
@@ -60,11 +61,16 @@ def _csv(content: bytes) -> Table:
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     if not lines:
         raise InputError("holds no numbers")
-    rows = list(csv.reader(lines))
+    try:
+        rows = list(csv.reader(lines))
+    except csv.Error as error:
+        raise InputError(f"is no CSV file: {error}") from None
     if len(rows[0]) == 1 and _is_number(rows[0][0]):
         lines.insert(0, "unnamed")
     elif any(_is_number(cell) for cell in rows[0]):
         raise InputError(f"its first line names no columns, but begins {', '.join(rows[0][:4])}")
+    if len(set(rows[0])) < len(rows[0]):
+        raise InputError(f"names a column twice in its first line: {', '.join(rows[0])[:60]}")
     for k, row in enumerate(rows):
         if len(row) != len(rows[0]):
             raise InputError(f"row {k} has {len(row)} columns, the first line {len(rows[0])}")
@@ -95,6 +101,8 @@ def _parquet(content: bytes) -> Table:
 def column(content: Content, file: str, name: str | None, *, field: str = "column") -> np.ndarray:
     """One column of a file: the one of this name, or, without a name, the only one."""
     names = content.table.columns
+    if not names:
+        raise InputError(f"{file} has no columns", "file")
     if name is None:
         if len(names) > 1:
             raise InputError(f"is missing: {file} has the columns {', '.join(names)}", field)
@@ -108,15 +116,17 @@ def positive(values: np.ndarray, what: str) -> np.ndarray:
     """The values as float64; raises InputError, which names the first bad one, unless all are finite and above 0."""
     if not len(values):
         raise InputError(f"{what} is empty")
+    if values.dtype.kind in "bmM":
+        raise InputError(f"{what} holds {values.dtype}, not numbers: write seconds")
     try:
         numbers = np.asarray(values, float)
-        good = np.isfinite(numbers) & (numbers > 0)
+        good = (numbers > 0) & (numbers <= 1e12)
     except (TypeError, ValueError):
         good = np.array([_is_number(str(value)) for value in values])
         numbers = np.zeros(len(values))
     if not good.all():
         first = int(np.argmin(good))
-        raise InputError(f"{what} holds {values[first]} in row {first + 1}; all are to be finite numbers above 0")
+        raise InputError(f"{what} holds {values[first]} in row {first + 1}; all are to be numbers above 0, up to 1e12")
     return numbers
 
 

@@ -92,7 +92,14 @@ class Recorded(_Measured, StepTime):
         if self.by is None or self.file is None:
             return [self.times]
         whose = column(self._content, self.file, self.by, field="by")
-        return [self.times[whose == one] for one in np.unique(whose)]
+        missing = [x is None or x != x for x in whose.tolist()]
+        if any(missing):
+            what = f"{self.file}: the column {self.by!r} does not say whose row {missing.index(True) + 1} is"
+            raise InputError(what, "by")
+        try:
+            return [self.times[whose == one] for one in np.unique(whose)]
+        except TypeError:
+            raise InputError(f"{self.file}: the column {self.by!r} holds neither numbers nor texts", "by") from None
 
     def check(self, count: int) -> None:
         if self.by is not None and count > len(self._rows):

@@ -123,6 +123,7 @@ def _downloaded(cache: Path, name: str) -> Path:
         import pooch
     except ImportError:
         raise InputError(f"the files of Fashion-MNIST are not here: {HOW}", "fashion_mnist") from None
+    pooch.get_logger().setLevel("ERROR")  # what goes wrong is said below, in one line
     url = os.environ.get("ASYNCSIM_FASHION_MNIST_URL") or PUBLISHED
     known = {f"{name}.gz": f"sha256:{FILES[name].compressed}"}
     try:

@@ -109,9 +109,9 @@ class Dirichlet(Partition):
     """Each label's samples are shared out in proportions drawn from a symmetric Dirichlet distribution over workers.
 
     A worker's share of one label has mean 1/N and variance (1/N)(1 - 1/N)/(N alpha + 1), for N workers: a small
-    ``alpha`` gives each worker few labels and unequal parts, a large one parts that are all alike. Where a worker would
-    be left without samples, all is drawn again. After Hsu et al., arXiv 1909.06335 (2019), in the disjoint form of
-    Yurochkin et al., ICML 2019, which gives out every sample once.
+    ``alpha`` gives each worker few labels and unequal parts, a large one parts that are alike, to within one sample of
+    each label. Where a worker would be left without samples, all is drawn again. After Hsu et al., arXiv 1909.06335
+    (2019), in the disjoint form of Yurochkin et al., ICML 2019, which gives out every sample once.
     """
 
     alpha: Positive = 0.5
@@ -124,7 +124,8 @@ class Dirichlet(Partition):
         place = place[np.argsort(labels[place], kind="stable")]
         for _ in range(TRIES):
             shares = rng.dirichlet(np.full(num_workers, self.alpha), size=len(kinds))
-            ends = np.rint(np.cumsum(shares, 1) * sizes[:, None]).astype(int)
+            # rounded up or down by chance, each label for itself: no worker is always the one to lose
+            ends = np.floor(np.cumsum(shares, 1) * sizes[:, None] + rng.random((len(kinds), 1))).astype(int)
             ends[:, -1] = sizes
             counts = np.diff(ends, axis=1, prepend=0)  # (labels, num_workers)
             if np.all(counts.sum(0) > 0):

@@ -69,6 +69,8 @@ def _axis(key: Any, values: Any) -> list[tuple[str, dict[str, str], Settings]]:
                 raise InputError(f"expected a table of settings, got {settings!r:.60}", f"{key}.{name}")
         places = [(f"{key} {name}", {key: str(name)}, settings) for name, settings in values.items()]
     elif isinstance(key, tuple):
+        if not key or len(set(key)) < len(key) or not all(isinstance(path, str) for path in key):
+            raise InputError(f"expected different paths, got {key!r:.60}", "over")
         places = [
             (f"{', '.join(key)} = {value!r:.60}", {}, dict(zip(key, value, strict=True))) for value in _zip(key, values)
         ]
@@ -131,26 +133,39 @@ def _base(path: Path, name: Any) -> dict[str, Any]:
 
 def _over(sweep: Mapping[str, Any]) -> dict[Any, Any]:
     over: dict[Any, Any] = {}
-    grid, zips, seeds = sweep.get("grid", {}), sweep.get("zip", []), sweep.get("seeds", [])
+
+    def add(key: Any, values: list[Any], where: str) -> None:
+        there = {path for former in over for path in (former if isinstance(former, tuple) else (former,))}
+        for path in key if isinstance(key, tuple) else (key,):
+            if path in there:
+                raise InputError(f"{path} is varied twice", where)
+        over[key] = values
+
+    grid, zips, seeds = sweep.get("grid", {}), sweep.get("zip", []), sweep.get("seeds")
     if not isinstance(grid, Mapping):
         raise InputError(f"expected a table of lists, got {grid!r:.60}", "sweep.grid")
     for key, values in _flat(grid):
-        over[key] = _list(values, f"sweep.grid.{key}")
-    for k, table in enumerate([zips] if isinstance(zips, Mapping) else zips):
+        add(key, _list(values, f"sweep.grid.{key}"), "sweep.grid")
+    zips = [zips] if isinstance(zips, Mapping) else zips
+    if not isinstance(zips, list):
+        raise InputError(f"expected tables of lists, got {zips!r:.60}", "sweep.zip")
+    for k, table in enumerate(zips):
         where = f"sweep.zip[{k}]"
-        if not isinstance(table, Mapping):
+        if not isinstance(table, Mapping) or not table:
             raise InputError(f"expected a table of lists, got {table!r:.60}", where)
         columns = {key: _list(values, f"{where}.{key}") for key, values in _flat(table)}
         lengths = {key: len(values) for key, values in columns.items()}
         if len(set(lengths.values())) > 1:
             raise InputError(f"its lists have different lengths: {lengths}", where)
-        over[tuple(columns)] = list(zip(*columns.values(), strict=True))
+        add(tuple(columns), list(zip(*columns.values(), strict=True)), where)
     if isinstance(seeds, int) and not isinstance(seeds, bool):
-        if seeds < 1:
-            raise InputError(f"expected a number of seeds >= 1, or a list of seeds, got {seeds}", "sweep.seeds")
+        if not 1 <= seeds <= MAX_ROWS:
+            raise InputError(
+                f"expected a number of seeds from 1 to {MAX_ROWS}, or a list of seeds, got {seeds}", "sweep.seeds"
+            )
         seeds = list(range(seeds))
-    if seeds:
-        over["seed"] = _list(seeds, "sweep.seeds")
+    if seeds is not None:
+        add("seed", _list(seeds, "sweep.seeds"), "sweep.seeds")
     return over
 
 

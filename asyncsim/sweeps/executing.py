@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncsim.compilation import program_cache
+from asyncsim.errors import InputError
 from asyncsim.sweeps.working import Failure, Job, begin
 
 DIED = Failure("its process died, and died again when it was tried alone (killed, or out of memory)", "")
@@ -120,11 +121,11 @@ def execute(jobs: Iterable[Job], executor: Executor, done: Callable[[Job, Failur
         while ready or suspects or flying:
             while ready and not suspects and len(flying) < window:
                 job = ready.popleft()
-                flying[executor.submit(job.work)] = job
+                flying[_submitted(executor, job)] = job
             alone = bool(suspects) and not flying
             if alone:
                 job = suspects.popleft()
-                flying[executor.submit(job.work)] = job
+                flying[_submitted(executor, job)] = job
             for future in wait(flying, return_when=FIRST_COMPLETED).done:
                 job = flying.pop(future)
                 try:
@@ -138,6 +139,15 @@ def execute(jobs: Iterable[Job], executor: Executor, done: Callable[[Job, Failur
                         suspects.append(job)
                     if own:
                         executor.shutdown()
+                except Exception as error:  # of an executor of the user's own: cancelled, cannot pickle, ...
+                    finish(job, Failure(f"{type(error).__name__}: {error}".splitlines()[0], ""))
     finally:
         if own:
             executor.shutdown()
+
+
+def _submitted(executor: Executor, job: Job) -> Future[Failure | None]:
+    try:
+        return executor.submit(job.work)
+    except RuntimeError as error:  # it was shut down
+        raise InputError(f"takes no more jobs: {error}", "executor") from None

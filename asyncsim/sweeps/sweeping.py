@@ -18,6 +18,7 @@ from asyncsim.errors import InputError, expect
 from asyncsim.files import MARK, check_folder, to_json, write_atomically
 from asyncsim.naming import parts_of, run_name, trace_name
 from asyncsim.plugins import import_plugins
+from asyncsim.records import resolved
 from asyncsim.runs import cores, versions
 from asyncsim.scenario import Scenario
 from asyncsim.sweeps.axes import Row, rows
@@ -85,7 +86,12 @@ def sweep(
             "goes with processes of the sweep's own, not with an executor", "plugins" if plugins else "processes"
         )
     import_plugins(plugins)
-    found = rows(named, over or {})
+    over = {} if over is None else over
+    if not isinstance(over, Mapping):
+        raise InputError(f"expected a dict of paths and their values, got {over!r:.60}", "over")
+    if executor is not None:
+        expect(executor, Executor, "executor")
+    found = rows(named, over)
     runs = [run_name(row.scenario) for row in found]
     traces = [trace_name(row.scenario) for row in found]
     table = [
@@ -96,7 +102,7 @@ def sweep(
     _check_folder(folder)
     if dry_run:
         return Sweep(folder, table)
-    with _own(folder):
+    with _speaking_of(folder), _own(folder):
         meta = {"kind": "sweep", "format": FORMAT, "rows": table, "versions": versions()}
         write_atomically(folder / MARK, to_json(meta).encode())  # first: by it the folder is known as a sweep's
         for place in (RUNS, TRACES):
@@ -130,7 +136,8 @@ def _jobs(folder: Path, found: list[Row], runs: list[str], traces: list[str], wh
     for row, run, trace in zip(found, runs, traces, strict=True):
         place = folder / RUNS / run
         if run not in seen and figures_of(place, whole) is None:
-            yield Job(replace(row.scenario, name=run), folder / TRACES / f"{trace}.npz", place, whole)
+            # resolved: a file that changes while the sweep is under way is noticed by its hash
+            yield Job(replace(resolved(row.scenario), name=run), folder / TRACES / f"{trace}.npz", place, whole)
         seen.add(run)
 
 
@@ -186,15 +193,30 @@ def _own(folder: Path) -> Iterator[None]:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise InputError("another sweep is at work in this folder", str(folder)) from None
-        halves = [*folder.glob(f".{MARK}.*"), *folder.glob(f".{TABLE}.*")]
-        for place in (RUNS, TRACES, FAILED):
-            halves += (folder / place).glob(".*")
-        for half in halves:
-            shutil.rmtree(half) if half.is_dir() else half.unlink(missing_ok=True)
+        _clear(folder)
         (folder / TABLE).unlink(missing_ok=True)
         yield
+        _clear(folder)
         if (folder / FAILED).is_dir() and not any((folder / FAILED).iterdir()):
             (folder / FAILED).rmdir()
     finally:
         if handle is not None:
             os.close(handle)
+
+
+def _clear(folder: Path) -> None:
+    """Remove what killed processes left half-written."""
+    halves = [*folder.glob(f".{MARK}.*"), *folder.glob(f".{TABLE}.*")]
+    for place in (RUNS, TRACES, FAILED):
+        halves += (folder / place).glob(".*")
+    for half in halves:
+        shutil.rmtree(half, ignore_errors=True) if half.is_dir() else half.unlink(missing_ok=True)
+
+
+@contextmanager
+def _speaking_of(folder: Path) -> Iterator[None]:
+    """What the disk refuses is said of the folder."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror or error}", str(error.filename or folder)) from None
