@@ -329,6 +329,9 @@ def test_damaged_results_are_made_again(tmp_path):
     again = sweep(BASE, {"seed": [0, 1]}, folder=tmp_path / "s", processes=0)
     assert again.table == first.table
     assert tree(tmp_path / "s") == whole
+    (tmp_path / "s" / "asyncsim.json").write_text('{"kind": "sweep", "format": 1}')
+    with pytest.raises(InputError, match=r"asyncsim.json: is damaged"):
+        load_sweep(tmp_path / "s")
 
 
 def test_figures_and_columns_are_not_mistaken_for_each_other(tmp_path):
@@ -394,6 +397,9 @@ def test_a_second_sweep_compiles_nothing(here):
         ({"scenario": {}}, "scenario: expected at least one"),
         ({"scenario": 3}, "scenario: expected a Scenario, got 3"),
         ({"over": {"seed": []}}, "seed: has no values"),
+        ({"over": [1]}, "over: expected a dict of paths and their values"),
+        ({"over": {("seed", 5): [(1, 2)]}}, "over: expected different paths"),
+        ({"executor": 5}, "executor: expected an Executor, got 5"),
     ],
 )
 def test_wrong_arguments_are_named(tmp_path, arguments, message):

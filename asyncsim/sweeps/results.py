@@ -192,7 +192,10 @@ def load_sweep(folder: str | Path) -> Sweep:
         raise InputError("holds no sweep", str(folder))
     if meta.get("format") != FORMAT:
         raise InputError(f"has sweep format {meta.get('format')}; this version reads format {FORMAT}", str(folder))
-    return Sweep(folder, meta["rows"])
+    try:
+        return Sweep(folder, meta["rows"])
+    except (KeyError, TypeError, AttributeError, IndexError):
+        raise InputError("is damaged", str(folder / MARK)) from None
 
 
 def columns(scenario: Scenario) -> dict[str, Any]:

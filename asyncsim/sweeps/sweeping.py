@@ -73,24 +73,9 @@ def sweep(
         found.best(by="accuracy"), found.to_frame()
     """
     named = scenario if isinstance(scenario, Mapping) else {"": scenario}
-    for name, one in named.items():
-        expect(one, Scenario, f"scenario[{name!r}]" if name else "scenario")
-    if keep not in ("figures", "all"):
-        raise InputError(f"expected 'figures' or 'all', got {keep!r}", "keep")
-    if processes is not None and (not isinstance(processes, int) or not 0 <= processes <= 1000):
-        raise InputError(f"expected a whole number from 0 to 1000, got {processes!r}", "processes")
-    if not named:
-        raise InputError("expected at least one", "scenario")
-    if executor is not None and (processes is not None or plugins):
-        raise InputError(
-            "goes with processes of the sweep's own, not with an executor", "plugins" if plugins else "processes"
-        )
-    import_plugins(plugins)
     over = {} if over is None else over
-    if not isinstance(over, Mapping):
-        raise InputError(f"expected a dict of paths and their values, got {over!r:.60}", "over")
-    if executor is not None:
-        expect(executor, Executor, "executor")
+    _check_arguments(named, over, executor, processes, keep, plugins)
+    import_plugins(plugins)
     found = rows(named, over)
     runs = [run_name(row.scenario) for row in found]
     traces = [trace_name(row.scenario) for row in found]
@@ -128,6 +113,26 @@ def sweep(
         found_there = load_sweep(folder)
         write_atomically(folder / TABLE, found_there.table.to_csv().encode())
         return found_there
+
+
+def _check_arguments(
+    named: Mapping[str, Scenario], over: Any, executor: Any, processes: Any, keep: Any, plugins: Any
+) -> None:
+    if not named:
+        raise InputError("expected at least one", "scenario")
+    for name, one in named.items():
+        expect(one, Scenario, f"scenario[{name!r}]" if name else "scenario")
+    if not isinstance(over, Mapping):
+        raise InputError(f"expected a dict of paths and their values, got {over!r:.60}", "over")
+    if keep not in ("figures", "all"):
+        raise InputError(f"expected 'figures' or 'all', got {keep!r}", "keep")
+    if processes is not None and (not isinstance(processes, int) or not 0 <= processes <= 1000):
+        raise InputError(f"expected a whole number from 0 to 1000, got {processes!r}", "processes")
+    if executor is not None:
+        expect(executor, Executor, "executor")
+        if processes is not None or plugins:
+            what = "goes with processes of the sweep's own, not with an executor"
+            raise InputError(what, "plugins" if plugins else "processes")
 
 
 def _jobs(folder: Path, found: list[Row], runs: list[str], traces: list[str], whole: bool) -> Iterator[Job]:
