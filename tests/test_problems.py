@@ -232,3 +232,10 @@ def test_the_workload_of_a_problem():
     workload = MLP(hidden=(16,)).workload(8)
     assert (workload.batch_size, workload.num_samples) == (8, 1437)
     assert workload.model_bytes == 4 * (64 * 16 + 16 + 16 * 10 + 10)
+
+
+@pytest.mark.parametrize("figure", [lambda p, b: b["y"], lambda p, b: "text", lambda p, b: jnp.sum(b["y"]) * 1j])
+def test_figures_are_numbers(figure):
+    problem = linear_problem(metrics=lambda params, batch: {"odd": figure(params, batch)})
+    with pytest.raises(InputError, match=r"problem: its (figure odd should be one real number|metrics fail)"):
+        replay(Trace.from_arrivals([0]), SGD(0.1), problem)

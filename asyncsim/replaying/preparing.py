@@ -87,7 +87,13 @@ def prepare(
 
 def measured_names(setting: Setting, test: Any) -> list[str]:
     """What an evaluation measures. Raises InputError if a problem's own figure has a name that means something else."""
-    figures = list(jax.eval_shape(setting.rule.metrics, setting.params, setting.extra, test))
+    try:
+        figures = jax.eval_shape(setting.rule.metrics, setting.params, setting.extra, test)
+    except TypeError as error:
+        raise InputError(f"its metrics fail: {str(error).splitlines()[0]}", "problem") from error
+    for name, value in figures.items():
+        if getattr(value, "shape", None) != () or jnp.issubdtype(value.dtype, jnp.complexfloating):
+            raise InputError(f"its figure {name} should be one real number, not {value}", "problem")
     taken = RESERVED & set(figures)
     if taken:
         raise InputError(f"its figures may not be called {', '.join(sorted(taken))}", "problem")
