@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from asyncsim.errors import InputError, nearest
+from asyncsim.errors import InputError, nearest, within
 from asyncsim.records import Family
 
 PATH = re.compile(r"[A-Za-z0-9_-]+(\[[0-9]{1,9}\])*(\.[A-Za-z0-9_-]+(\[[0-9]{1,9}\])*)*")
@@ -43,18 +43,19 @@ def _changed(old: Any, settings: Mapping[tuple[str, ...], Any], part: bool = Tru
         table = {"name": old} if isinstance(old, str) else dict(old or {})
         if named is not None and table.get("name", named) != named:
             table = {}
-        return table | {key: _within(key, table.get(key), inner) for key, inner in below.items()}
+        return table | {key: within(key, _changed, table.get(key), inner) for key, inner in below.items()}
     if not dataclasses.is_dataclass(old) or isinstance(old, type):
         raise InputError(f"{old!r:.60} has no parts to set", next(iter(below)))
     if isinstance(old, Family) and named is not None:
         if named != old.name:  # another thing, from its own defaults
-            return {key: _within(key, None, inner) for key, inner in below.items()}
+            return {key: within(key, _changed, None, inner) for key, inner in below.items()}
         del below["name"]
     known = [f.name for f in dataclasses.fields(old) if f.init]
     for key in below:
         if key not in known:
             raise InputError(f"unknown key; allowed: {', '.join(known)}{nearest(key, known)}", key)
-    return dataclasses.replace(old, **{key: _within(key, getattr(old, key), inner) for key, inner in below.items()})
+    made = {key: within(key, _changed, getattr(old, key), inner) for key, inner in below.items()}
+    return dataclasses.replace(old, **made)
 
 
 def _in_list(old: Any, below: Mapping[str, dict[tuple[str, ...], Any]]) -> list[Any]:
@@ -64,12 +65,5 @@ def _in_list(old: Any, below: Mapping[str, dict[tuple[str, ...], Any]]) -> list[
             raise InputError(f"stands in a list of {len(out)}: say which item, such as [0].{key}", key)
         if int(key[1:-1]) >= len(out):
             raise InputError(f"no such item; the list has {len(out)}, from [0]", key)
-        out[int(key[1:-1])] = _within(key, out[int(key[1:-1])], inner)
+        out[int(key[1:-1])] = within(key, _changed, out[int(key[1:-1])], inner)
     return out
-
-
-def _within(key: str, old: Any, settings: Mapping[tuple[str, ...], Any]) -> Any:
-    try:
-        return _changed(old, settings)
-    except InputError as error:
-        raise error.within(key) from None

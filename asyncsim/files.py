@@ -72,6 +72,16 @@ def mark(folder: Path, kind: str, **meta: Any) -> None:
     (folder / MARK).write_text(to_json({"kind": kind, **meta, "files": files}), encoding="utf-8")
 
 
+def read_mark(folder: Path, holds: str) -> Any:
+    """What the mark of a folder says; ``holds`` says what should be in it. Raises InputError without one."""
+    try:
+        return json.loads((folder / MARK).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"holds no {holds}: there is no {MARK}", str(folder)) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"cannot be read: {error}", str(folder / MARK)) from None
+
+
 def to_json(value: Any) -> str:
     """JSON with one key a line; what is not a number is written as NaN, as Python reads it."""
     return json.dumps(value, indent=2) + "\n"

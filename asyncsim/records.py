@@ -19,12 +19,14 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from asyncsim.errors import InputError, a, nearest
+from asyncsim.errors import InputError, a, nearest, within
 
 Positive = Annotated[float, Meta(gt=0)]
 NonNegative = Annotated[float, Meta(ge=0)]
 Fraction = Annotated[float, Meta(ge=0, lt=1)]
 Count = Annotated[int, Meta(ge=1)]
+Probability = Annotated[float, Meta(ge=0, le=1)]
+Seed = Annotated[int, Meta(ge=0, lt=2**31)]
 
 T = TypeVar("T")
 
@@ -182,11 +184,7 @@ def _check(self: Any) -> None:
     cls: Any = type(self)
     hints = _hints(cls)
     for f in dataclasses.fields(self):
-        try:
-            value = _convert(getattr(self, f.name), hints[f.name])
-        except InputError as error:
-            raise error.within(f.name) from None
-        object.__setattr__(self, f.name, value)
+        object.__setattr__(self, f.name, within(f.name, _convert, getattr(self, f.name), hints[f.name]))
     if hasattr(self, "validate"):
         self.validate()
 
@@ -202,7 +200,7 @@ def _convert(value: Any, hint: Any) -> Any:
         value = value.tolist() if isinstance(value, np.ndarray) else value
         if not isinstance(value, list | tuple):
             raise InputError(f"expected {_expected(arm)}, got {_show(value)}")
-        return tuple(_convert_item(v, get_args(arm)[0], k) for k, v in enumerate(value))
+        return tuple(within(f"[{k}]", _convert, v, get_args(arm)[0]) for k, v in enumerate(value))
     if getattr(value, "shape", None) == () and hasattr(value, "item"):
         value = value.item()  # a NumPy or JAX number
     try:
@@ -212,13 +210,6 @@ def _convert(value: Any, hint: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         raise InputError(f"expected a finite number, got {value}")
     return value
-
-
-def _convert_item(value: Any, hint: Any, k: int) -> Any:
-    try:
-        return _convert(value, hint)
-    except InputError as error:
-        raise error.within(f"[{k}]") from None
 
 
 def _show(value: Any) -> str:

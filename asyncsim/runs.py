@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from asyncsim.errors import InputError
-from asyncsim.files import MARK, mark, new_folder, to_json
+from asyncsim.files import MARK, mark, new_folder, read_mark, to_json
 from asyncsim.reports import show
 from asyncsim.tables import Table
 from asyncsim.trace import Trace
@@ -112,12 +112,7 @@ def load(folder: str | Path) -> Run:
     if folder.is_file():
         hint = "; a trace is read by Trace.load" if folder.suffix == ".npz" else ""
         raise InputError(f"is a file; a run is a folder{hint}", str(folder))
-    try:
-        meta = json.loads((folder / MARK).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"holds no asyncsim run: there is no {MARK}", str(folder)) from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"cannot be read: {error}", str(folder / MARK)) from None
+    meta = read_mark(folder, "asyncsim run")
     if isinstance(meta, dict) and meta.get("kind") == "run in brief":
         raise InputError('holds the figures of a run only; a sweep with keep="all" keeps whole runs', str(folder))
     if not isinstance(meta, dict) or meta.get("kind") != "run":

@@ -5,18 +5,17 @@ from __future__ import annotations
 import functools
 import re
 from dataclasses import replace
-from typing import Annotated, Any, Literal
-
-from msgspec import Meta
+from typing import Any
 
 from asyncsim.algorithms import Algorithm
 from asyncsim.cluster import Cluster
-from asyncsim.errors import InputError
+from asyncsim.errors import InputError, within
 from asyncsim.problems import Problem, Sampling
 from asyncsim.protocols import Protocol
 from asyncsim.recording import Stop, record
-from asyncsim.records import build, checked, table
+from asyncsim.records import Seed, build, checked, table
 from asyncsim.replaying import Every, Target, replay
+from asyncsim.replaying.walk import EngineName, Precision, Statistics
 from asyncsim.runs import Run
 from asyncsim.schedules import Schedule
 from asyncsim.trace import Trace
@@ -46,16 +45,16 @@ class Scenario:
     stop: Stop
     protocol: Protocol | None = None
     name: str = "scenario"
-    seed: Annotated[int, Meta(ge=0, lt=2**31)] = 0
+    seed: Seed = 0
     batch_size: BatchSize = 32
     sampling: Sampling = Sampling()
-    statistics: Literal["mean", "first", "shared"] = "mean"
+    statistics: Statistics = "mean"
     schedule: Schedule = Schedule()
     evaluate: Every | None = None
     target: Target | None = None
     measures: bool = True
-    engine: Literal["scan", "rows"] = "scan"
-    precision: Literal["float32", "float64"] = "float32"
+    engine: EngineName = "scan"
+    precision: Precision = "float32"
 
     def validate(self) -> None:
         if not NAME.fullmatch(self.name):
@@ -67,10 +66,7 @@ class Scenario:
                 f"such protocols: {self._fitting() or 'none yet'}",
                 "protocol.name",
             )
-        try:
-            protocol.check(self.cluster.num_workers)
-        except InputError as error:
-            raise error.within("protocol") from None
+        within("protocol", protocol.check, self.cluster.num_workers)
 
     @property
     def runs_on(self) -> Protocol:

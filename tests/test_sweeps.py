@@ -20,7 +20,7 @@ import pytest
 
 import asyncsim
 from asyncsim import naming
-from asyncsim.algorithms import ServerAlgorithm, algorithm
+from asyncsim.algorithms import Algorithm, ServerAlgorithm, algorithm
 from asyncsim.changes import changed
 from asyncsim.cli import main
 from asyncsim.errors import InputError
@@ -61,7 +61,7 @@ algorithm = "ssgd"
 PLUGIN = """
 import os
 import asyncsim
-from asyncsim.algorithms import ServerAlgorithm, algorithm
+from asyncsim.algorithms import Algorithm, ServerAlgorithm, algorithm
 
 @asyncsim.register("fragile")
 @algorithm
@@ -86,6 +86,7 @@ class Fragile(ServerAlgorithm):
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ASYNCSIM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(Algorithm, "members", dict(Algorithm.members))  # what plugins register goes with the test
     (tmp_path / "lr.toml").write_text(SWEEP)
     return tmp_path
 

@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from asyncsim.cluster.step_times import BLOCK, Place, StepTime
 from asyncsim.errors import InputError, within
-from asyncsim.records import Count, Family, checked, register
+from asyncsim.records import Count, Family, Probability, checked, register
 from asyncsim.streams import Purpose, generator
 from asyncsim.workload import Workload
 
@@ -147,7 +147,7 @@ class IndependentDelays(Delay):
     on average, none in 13 % of steps if all is independent. For exactly two see ``drawn``.
     """
 
-    probability: Annotated[float, Meta(ge=0, le=1)]
+    probability: Probability
     seconds: StepTime
 
     def late(self, place: Place, number: int, num_workers: int) -> Iterator[list[bool]]:

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Meta
 
 from asyncsim.cluster.step_times import BLOCK, Place, Seconds, StepTime, gamma_draws
-from asyncsim.records import checked, register
+from asyncsim.records import Seed, checked, register
 from asyncsim.streams import Purpose, generator
 
 # at 1 the machine's mean is exponential; beyond, some machines would take next to no time
@@ -36,7 +36,7 @@ class CVB(StepTime):
     mean: Seconds
     task_cv: Spread
     machine_cv: Spread
-    machine_seed: Annotated[int, Meta(ge=0, lt=2**31)] | None = None
+    machine_seed: Seed | None = None
 
     def stream(self, rng: np.random.Generator, place: Place) -> Iterator[float]:
         if self.machine_cv > self.task_cv:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from asyncsim.errors import InputError
+from asyncsim.errors import InputError, within
 from asyncsim.problems.base import Data, Problem, num_samples
 from asyncsim.sources import fingerprint_of
 
@@ -85,11 +85,7 @@ class CustomProblem(Problem):
         self._params, self._extra = params, () if extra is None else extra
         self._data = Data(jax.tree.map(np.asarray, train), jax.tree.map(np.asarray, train if test is None else test))
         for name, samples in self._data._asdict().items():
-            try:
-                empty = num_samples(samples) == 0
-            except InputError as error:
-                raise error.within(name) from None
-            if empty:
+            if within(name, num_samples, samples) == 0:
                 raise InputError("has no samples", name)
 
     def fingerprint(self) -> str:

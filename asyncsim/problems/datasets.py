@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from asyncsim.errors import InputError
 from asyncsim.problems.base import Data
-from asyncsim.records import Count, Family, Positive, checked, register
+from asyncsim.records import Count, Family, Positive, Seed, checked, register
 from asyncsim.streams import Purpose, generator
 
 
@@ -48,8 +48,22 @@ class DataSet(Family):
         return math.prod(self.shape)
 
 
-Seed = Annotated[int, Meta(ge=0, lt=2**31)]
 Classes = Annotated[int, Meta(ge=2)]
+
+
+class Generated(DataSet):
+    """One that is drawn from its seed: flat samples of so many ``features``, in so many ``classes``."""
+
+    features: int
+    classes: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.features,)
+
+    @property
+    def num_classes(self) -> int:
+        return self.classes
 
 
 def check_size(numbers: int) -> None:
@@ -102,7 +116,7 @@ def _blobs(spec: Blobs) -> Data:
 
 @register("blobs")
 @checked
-class Blobs(DataSet):
+class Blobs(Generated):
     """Generated: Gaussian clouds of unit variance, one a class, around random centres.
 
     ``separation``: root-mean-square distance between two centres, per feature, in standard deviations.
@@ -120,11 +134,3 @@ class Blobs(DataSet):
 
     def load(self) -> Data:
         return _blobs(self)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (self.features,)
-
-    @property
-    def num_classes(self) -> int:
-        return self.classes

@@ -11,11 +11,9 @@ from msgspec import Meta
 
 from asyncsim.errors import InputError
 from asyncsim.problems.base import Data
-from asyncsim.problems.datasets import Classes, DataSet, Seed, check_size
-from asyncsim.records import Count, checked, register
+from asyncsim.problems.datasets import Classes, Generated, check_size
+from asyncsim.records import Count, Probability, Seed, checked, register
 from asyncsim.streams import Purpose, generator
-
-Probability = Annotated[float, Meta(ge=0, le=1)]
 
 
 def _labels(rng: np.random.Generator, logits: np.ndarray, noise: float) -> np.ndarray:
@@ -43,7 +41,7 @@ def _taught(spec: Teacher) -> Data:
 
 @register("teacher")
 @checked
-class Teacher(DataSet):
+class Teacher(Generated):
     """Generated: standard normal samples, labelled by a random network (tanh) of these hidden widths.
 
     Without ``hidden`` the teacher is linear. ``noise``: probability that a label is random, in training and test; so no
@@ -64,14 +62,6 @@ class Teacher(DataSet):
 
     def load(self) -> Data:
         return _taught(self)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (self.features,)
-
-    @property
-    def num_classes(self) -> int:
-        return self.classes
 
 
 @functools.lru_cache(maxsize=8)
@@ -105,7 +95,7 @@ def distinct(rng: np.random.Generator, n: int, k: int, limit: int) -> np.ndarray
 
 @register("sparse_teacher")
 @checked
-class SparseTeacher(DataSet):
+class SparseTeacher(Generated):
     """Generated: sparse samples, each with ``nonzeros`` random features, standard normal, and a linear teacher.
 
     ``noise``: probability that a label is random. For ``logistic``, whose gradients then touch few of the weights.
@@ -130,11 +120,3 @@ class SparseTeacher(DataSet):
 
     def load(self) -> Data:
         return _sparsely_taught(self)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (self.features,)
-
-    @property
-    def num_classes(self) -> int:
-        return self.classes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import jax
 import numpy as np
@@ -31,11 +31,10 @@ ENGINES: dict[tuple[str, str], Any] = {
     ("rows", "server"): ByRowServer,
     ("rows", "peers"): ByRowPeers,
 }
-CHOICES = {
-    "statistics": ("mean", "first", "shared"),
-    "engine": ("scan", "rows"),
-    "precision": ("float32", "float64"),
-}
+Statistics = Literal["mean", "first", "shared"]
+EngineName = Literal["scan", "rows"]
+Precision = Literal["float32", "float64"]
+CHOICES = {"statistics": get_args(Statistics), "engine": get_args(EngineName), "precision": get_args(Precision)}
 
 
 def replay(
@@ -45,13 +44,13 @@ def replay(
     *,
     seed: int = 0,
     sampling: Sampling | None = None,
-    statistics: Literal["mean", "first", "shared"] = "mean",
+    statistics: Statistics = "mean",
     schedule: Schedule | None = None,
     every: Every | None = None,
     target: Target | None = None,
     measures: bool = True,
-    engine: Literal["scan", "rows"] = "scan",
-    precision: Literal["float32", "float64"] = "float32",
+    engine: EngineName = "scan",
+    precision: Precision = "float32",
     progress: bool = False,
     label: str = "",
 ) -> Run:

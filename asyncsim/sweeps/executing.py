@@ -19,7 +19,7 @@ from asyncsim.compilation import program_cache
 from asyncsim.errors import InputError
 from asyncsim.sweeps.working import Failure, Job, begin
 
-DIED = Failure("its process died, and died again when it was tried alone (killed, or out of memory)", "")
+DIED = Failure("its process died, and died again when it was tried alone (killed, or out of memory)")
 # of XLA and of what NumPy may be built with: so that processes do not crowd each other
 ONE_THREAD = {"NPROC": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
@@ -132,7 +132,7 @@ def execute(jobs: Iterable[Job], executor: Executor, done: Callable[[Job, Failur
                     finish(job, future.result())
                 except BrokenExecutor as error:
                     if not own:
-                        finish(job, Failure(f"the executor broke: {error}", ""))
+                        finish(job, Failure(f"the executor broke: {error}"))
                     elif alone:
                         finish(job, DIED)
                     else:
@@ -140,7 +140,7 @@ def execute(jobs: Iterable[Job], executor: Executor, done: Callable[[Job, Failur
                     if own:
                         executor.shutdown()
                 except Exception as error:  # of an executor of the user's own: cancelled, cannot pickle, ...
-                    finish(job, Failure(f"{type(error).__name__}: {error}".splitlines()[0], ""))
+                    finish(job, Failure.of(error))
     finally:
         if own:
             executor.shutdown()

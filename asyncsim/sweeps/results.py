@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from asyncsim.errors import InputError, nearest
-from asyncsim.files import MARK
+from asyncsim.files import MARK, read_mark
 from asyncsim.records import in_words
 from asyncsim.reports import in_columns, show
 from asyncsim.runs import Run
@@ -182,12 +182,7 @@ def conclusion(sweep: Sweep) -> str:
 def load_sweep(folder: str | Path) -> Sweep:
     """Read a sweep's folder: finished, interrupted, or still under way. Raises InputError if it holds none."""
     folder = Path(folder)
-    try:
-        meta = json.loads((folder / MARK).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"holds no sweep: there is no {MARK}", str(folder)) from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"cannot be read: {error}", str(folder / MARK)) from None
+    meta = read_mark(folder, "sweep")
     if not isinstance(meta, dict) or meta.get("kind") != "sweep":
         raise InputError("holds no sweep", str(folder))
     if meta.get("format") != FORMAT:

@@ -148,7 +148,7 @@ def _jobs(folder: Path, found: list[Row], runs: list[str], traces: list[str], wh
 
 def _engines(
     jobs: list[Job], executor: Executor | None, processes: int | None, plugins: tuple[str, ...]
-) -> Iterator[tuple[list[Job], Executor | Processes]]:
+) -> Iterator[tuple[list[Job], Executor]]:
     """The jobs that can travel to other processes, and those that stay in this one."""
     if executor is None and processes == 0:
         yield jobs, Here()

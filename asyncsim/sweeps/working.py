@@ -26,7 +26,15 @@ class Failure(NamedTuple):
     """Why something did not come to its end."""
 
     error: str
-    traceback: str
+    traceback: str = ""
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """An exception in one line; of one that nobody foresaw, where it came from as well."""
+        if isinstance(error, InputError):
+            return cls(str(error))
+        text = f"{type(error).__name__}: {error}".splitlines()[0]
+        return cls(text, "".join(traceback.format_exception(error)))
 
 
 class Job(NamedTuple):
@@ -45,11 +53,8 @@ class Job(NamedTuple):
             else:
                 done = run(self.scenario, trace=self._load())
                 put_in_place(self.run, lambda folder: done.write(folder, brief=not self.whole))
-        except InputError as error:
-            return Failure(str(error), "")
         except (Exception, SystemExit) as error:
-            text = f"{type(error).__name__}: {error}".splitlines()[0]
-            return Failure(text, "".join(traceback.format_exception(error)))
+            return Failure.of(error)
         return None
 
     def _load(self) -> Trace:
