@@ -13,7 +13,9 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
-    "asyncsim.algorithms": "ASGD SGD SGP SSGD Averaging Context PeerAlgorithm ServerAlgorithm",
+    "asyncsim.algorithms": "ASGD SGD SGP SSGD Averaging SMEGA2 NAGASGD MultiASGD DCASGD GapAware "
+    "DanaZero DanaSlim DanaDC DanaGA StalenessAware InverseDelay DelayAdaptive "
+    "Context PeerAlgorithm ServerAlgorithm",
     "asyncsim.cluster": "Cluster Workers StepTime Constant Uniform Gamma Lognormal Exponential ShiftedExponential "
     "Pareto CVB Markov Empirical Recorded StragglerTrace read_straggler_trace GPU "
     "Delay FixedDelays DrawnDelays IndependentDelays",
@@ -31,6 +33,7 @@ _HOMES = {
     "asyncsim.scenario": "Scenario run",
     "asyncsim.scenario_files": "load_scenarios",
     "asyncsim.schedules": "Schedule",
+    "asyncsim.sizes": "Memory memory",
     "asyncsim.sweeps": "Sweep load_sweep sweep",
     "asyncsim.trace": "Trace",
     "asyncsim.workload": "Costs Workload",

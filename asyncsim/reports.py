@@ -8,7 +8,14 @@ from typing import Any, Protocol
 
 from asyncsim.errors import InputError
 
-UNITS = {"seconds": "s", "throughput": "samples/s", "time_to_target": "s", "bytes_sent": "B"}
+UNITS = {
+    "seconds": "s",
+    "throughput": "samples/s",
+    "time_to_target": "s",
+    "bytes_sent": "B",
+    "server_bytes": "B",
+    "worker_bytes": "B",
+}
 TITLES = {  # in this order: what a summary calls it, and what a table does
     "seconds": "simulated time",
     "updates": "updates",
@@ -19,6 +26,12 @@ TITLES = {  # in this order: what a summary calls it, and what a table does
     "staleness_mean": "staleness, mean",
     "staleness_max": "staleness, max",
     "gap": "gap, mean",
+    "normalised_gap": "normalised gap, mean",
+    "gradient_norm": "gradient norm, mean",
+    "update_norm": "update norm, mean",
+    "effective_learning_rate": "effective learning rate",
+    "momentum_norm": "momentum norm, mean",
+    "momentum_cosine": "momentum cosine, mean",
     "loss": "test loss",
     "accuracy": "test accuracy",
     "spread": "spread of peers",
@@ -27,12 +40,17 @@ TITLES = {  # in this order: what a summary calls it, and what a table does
     "receive_share": "receiving",
     "wait_share": "waiting",
     "bytes_sent": "sent",
+    "server_buffers": "buffers on the server",
+    "server_bytes": "state on the server",
+    "worker_buffers": "buffers on a worker",
+    "worker_bytes": "state on a worker",
     "time_to_target": "time to target",
     "ended": "ended by",
 }
 BRIEF = [
-    *("seconds", "updates", "dropped", "cancelled", "throughput", "staleness_mean", "staleness_max", "gap", "loss"),
-    *("accuracy", "spread", "compute_share", "wait_share", "time_to_target", "ended"),
+    *("seconds", "updates", "dropped", "cancelled", "throughput", "staleness_mean", "staleness_max", "gap"),
+    *("normalised_gap", "momentum_norm", "momentum_cosine", "server_buffers", "server_bytes", "loss", "accuracy"),
+    *("spread", "compute_share", "wait_share", "time_to_target", "ended"),
 ]
 
 
@@ -42,7 +60,7 @@ def show(name: str, value: Any) -> str:
         return "not reached" if name == "time_to_target" else "nan"
     if name.endswith("_share"):
         return f"{100 * value:.1f} %"
-    unit = UNITS.get(name, "")
+    unit = UNITS.get(name, "B" if "bytes" in name else "")
     if unit == "B":
         power = min(int(math.log10(value) // 3), 5) if value else 0
         value, unit = value / 1000.0**power, ("", "k", "M", "G", "T", "P")[power] + "B"

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     import pandas
 
 FORMAT = 1
-MEASURES = ("gap", "gradient_norm", "update_norm")  # of each gradient, unless switched off
+MEASURES = (  # of each gradient, unless switched off; the last two where the method has a momentum
+    *("gap", "normalised_gap", "gradient_norm", "update_norm", "effective_learning_rate"),
+    *("momentum_norm", "momentum_cosine"),
+)
 EVAL_CLOCKS = ("time", "updates", "samples", "epochs")  # of the columns of evals, those that say when
 
 

@@ -3,7 +3,28 @@
 import jax.numpy as jnp
 import pytest
 
-from asyncsim.algorithms import ASGD, SGD, SGP, SSGD, Algorithm, Averaging, ServerAlgorithm, algorithm
+from asyncsim.algorithms import (
+    ASGD,
+    DCASGD,
+    NAGASGD,
+    SGD,
+    SGP,
+    SMEGA2,
+    SSGD,
+    Algorithm,
+    Averaging,
+    DanaDC,
+    DanaGA,
+    DanaSlim,
+    DanaZero,
+    DelayAdaptive,
+    GapAware,
+    InverseDelay,
+    MultiASGD,
+    ServerAlgorithm,
+    StalenessAware,
+    algorithm,
+)
 from asyncsim.errors import InputError
 from asyncsim.testing import check_algorithm
 
@@ -11,6 +32,25 @@ METHODS = {
     "sgd": [SGD(0.1), SGD(0.1, 0.9), SGD(0.1, 0.9, nesterov=True)],
     "asgd": [ASGD(0.1), ASGD(0.1, 0.9, weight_decay=1e-3)],
     "ssgd": [SSGD(0.1), SSGD(0.1, 0.9)],
+    "smega2": [SMEGA2(0.02), SMEGA2(0.02, advanced=False, momentum_cycle=2, dampening=0.1, weight_decay=1e-3)],
+    "nag_asgd": [NAGASGD(0.02), NAGASGD(0.02, weight_decay=1e-3, decay_at="worker")],
+    "multi_asgd": [MultiASGD(0.02), MultiASGD(0.02, weight_decay=1e-3)],
+    "dana_zero": [DanaZero(0.02), DanaZero(0.02, weight_decay=1e-3)],
+    "dana_slim": [DanaSlim(0.02), DanaSlim(0.02, weight_decay=1e-3)],
+    "dana_dc": [DanaDC(0.02), DanaDC(0.02, form="adaptive")],
+    "dana_ga": [DanaGA(0.02), DanaGA(0.02, weight_decay=1e-3)],
+    "gap_aware": [
+        GapAware(0.02, weight_decay=1e-3),
+        GapAware(0.02, None),
+        *(GapAware(0.02, granularity=g) for g in ("layer", "global")),
+    ],
+    "dc_asgd": [
+        DCASGD(0.1, weight_decay=1e-3),
+        *(DCASGD(0.02, 0.9, compensation=2.0, form=f) for f in ("adaptive", "absolute")),
+    ],
+    "staleness_aware": [StalenessAware(0.1), StalenessAware(0.02, 0.9)],
+    "inverse_delay": [InverseDelay(0.1), InverseDelay(0.02, 0.9, delay=5.0)],
+    "delay_adaptive": [DelayAdaptive(0.1), DelayAdaptive(0.02, 0.9)],
     "averaging": [Averaging(0.1), Averaging(0.1, 0.9, weight_decay=1e-3, nesterov=True)],
     "sgp": [SGP(0.1), SGP(0.1, 0.9, weight_decay=1e-3)],
 }

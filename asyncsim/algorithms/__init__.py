@@ -9,22 +9,43 @@ from asyncsim.algorithms.base import (
     algorithm,
     static,
 )
-from asyncsim.algorithms.parts import Descent, zeros_like
+from asyncsim.algorithms.dana import DanaDC, DanaGA, DanaSlim, DanaZero
+from asyncsim.algorithms.dc_asgd import DCASGD
+from asyncsim.algorithms.gap_aware import GapAware
+from asyncsim.algorithms.multi_asgd import MultiASGD
+from asyncsim.algorithms.nag_asgd import NAGASGD
+from asyncsim.algorithms.parts import Descent, ServerDescent, look_ahead, zeros_like
 from asyncsim.algorithms.push_sum import SGP
+from asyncsim.algorithms.scaled_rates import DelayAdaptive, InverseDelay, StalenessAware
 from asyncsim.algorithms.sgd import ASGD, SGD, SSGD
+from asyncsim.algorithms.smega2 import SMEGA2
 
 __all__ = [
     "ASGD",
+    "DCASGD",
+    "NAGASGD",
     "SGD",
     "SGP",
+    "SMEGA2",
     "SSGD",
     "Algorithm",
     "Averaging",
     "Context",
+    "DanaDC",
+    "DanaGA",
+    "DanaSlim",
+    "DanaZero",
+    "DelayAdaptive",
     "Descent",
+    "GapAware",
+    "InverseDelay",
+    "MultiASGD",
     "PeerAlgorithm",
     "ServerAlgorithm",
+    "ServerDescent",
+    "StalenessAware",
     "algorithm",
+    "look_ahead",
     "static",
     "zeros_like",
 ]

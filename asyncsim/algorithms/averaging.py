@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from asyncsim.algorithms.base import Context, PeerAlgorithm, State, algorithm
-from asyncsim.algorithms.parts import Descent
+from asyncsim.algorithms.parts import Nesterov
 from asyncsim.errors import InputError
 from asyncsim.records import register
 from asyncsim.trace import Trace
@@ -19,10 +19,10 @@ from asyncsim.vocabulary import MERGE, RESET, VERBS
 
 @register("averaging")
 @algorithm
-class Averaging(Descent, PeerAlgorithm):
+class Averaging(Nesterov, PeerAlgorithm):
     """Local SGD steps with a momentum of one's own, and averages of models.
 
-        x, v: one step of ``Descent``, weight decay at the worker's own model
+        x, v: one step of ``Descent`` or ``Nesterov``, weight decay at the worker's own model
         message: x;    merge: x = keep x + take mix
 
     The momentum never travels. Peer: 2 buffers, without momentum 1. The rule of local SGD (Stich, ICLR 2019), D-PSGD
@@ -46,4 +46,4 @@ class Averaging(Descent, PeerAlgorithm):
         return self.buffers(params)
 
     def local(self, state: State, gradient: Any, context: Context) -> State:
-        return self.descend(state, gradient, self.point(state), context.learning_rate)
+        return self.descend(state, self.decayed(gradient, self.point(state)), context.learning_rate)

@@ -3,7 +3,8 @@
 An algorithm is a frozen dataclass made by ``@algorithm``: its fields are traced leaves, so that one compiled program
 serves every learning rate, but for those made by ``static()``, which may steer Python code. A method of the two
 contracts below that is not overridden does what most methods do. All parameters, gradients and messages are pytrees of
-arrays; a state is whatever pytree the algorithm likes (a dict with a key ``"params"`` needs no ``final`` or ``point``).
+arrays; a state is whatever pytree the algorithm likes (a dict with a key ``"params"`` needs no ``final`` or ``point``;
+what a dict calls ``"momentum"`` is measured as such).
 
 Nothing here knows of time, slots or other workers: what is kept per worker comes and goes as that worker's slice.
 """
@@ -36,6 +37,7 @@ class Context(NamedTuple):
     worker: Any  # whose event it is (of an update: who closed it)
     step: Any  # this worker's count of its gradients
     staleness: Any  # versions between read and arrival (between peers: of the own model)
+    num_workers: Any = 1  # in the whole cluster
     count: Any = 1  # server: gradients in this update
     sent: Any = None  # server: the parameters (pytree) that the worker was sent for this gradient
     keep: Any = 1.0  # peers: publish: part of the mass that stays; merge: weight of the own model
@@ -79,6 +81,7 @@ class Algorithm(Family):
     kind: ClassVar[str]
     protocol: ClassVar[str]
     costs: ClassVar[Costs] = Costs()
+    keeps_sent: ClassVar[bool] = False  # server: uses ``context.sent``, so that it keeps a copy of it for each worker
     learning_rate: Positive  # every algorithm has one
 
     def check(self, trace: Trace) -> None:

@@ -1,13 +1,17 @@
-"""Parts that recur: published methods are compositions of these."""
+"""Parts that recur: published methods are compositions of these.
+
+Of a step of SGD (``Descent``, ``Nesterov``); of a server's answer to a stale gradient (``ServerDescent`` and its
+corrections: ``DelayCompensation``, ``GapPenalty``); of a view of where the parameters are going (``look_ahead``).
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 
-from asyncsim.algorithms.base import algorithm, static
+from asyncsim.algorithms.base import Context, Message, Params, ServerAlgorithm, State, algorithm, static
 from asyncsim.errors import InputError
 from asyncsim.records import Fraction, NonNegative, Positive
 
@@ -17,13 +21,36 @@ def zeros_like(tree: Any) -> Any:
     return jax.tree.map(jnp.zeros_like, tree)
 
 
+def scaled(factor: Any, tree: Any) -> Any:
+    """factor x tree."""
+    return jax.tree.map(lambda x: factor * x, tree)
+
+
+def added(tree: Any, factor: Any, other: Any) -> Any:
+    """tree + factor x other."""
+    return jax.tree.map(lambda x, y: x + factor * y, tree, other)
+
+
+def look_ahead(params: Any, distance: Any, direction: Any) -> Any:
+    """Where the parameters will be if they go on in a direction: theta - distance x direction."""
+    return jax.tree.map(lambda x, v: x - distance * v, params, direction)
+
+
+def averaged(average: Any, weight: Any, new: Any) -> Any:
+    """A moving average: weight x average + (1 - weight) x new."""
+    return jax.tree.map(lambda a, x: weight * a + (1 - weight) * x, average, new)
+
+
+def squared(tree: Any) -> Any:
+    """Each number times itself."""
+    return jax.tree.map(lambda x: x * x, tree)
+
+
 @algorithm
 class Descent:
-    """One step of SGD on a state ``{"params": x, "momentum": v}`` (without a momentum: no v at all).
+    """One step of SGD with Polyak's momentum (1964), on a state ``{"params": x, "momentum": v}`` (no v without one).
 
-        d = g + wd z
-        v = gamma v + d;  x = x - eta v               (Polyak 1964)
-        v = gamma v + d;  x = x - eta (d + gamma v)   (nesterov: Sutskever et al., ICML 2013, as in optax.trace)
+        d = g + wd z;  v = gamma v + d;  x = x - eta v
 
     eta is the learning rate at this clock, gamma ``momentum``, wd ``weight_decay``, z the parameters that decay.
     """
@@ -31,25 +58,185 @@ class Descent:
     learning_rate: Positive = 0.1
     momentum: Fraction | None = None
     weight_decay: NonNegative = 0.0
+
+    def buffers(self, params: Any) -> dict[str, Any]:
+        """The state at the start."""
+        return {"params": params} if self.momentum is None else {"params": params, "momentum": zeros_like(params)}
+
+    def decayed(self, gradient: Any, decaying: Any) -> Any:
+        """d, given g and z."""
+        return added(gradient, self.weight_decay, decaying)
+
+    def accumulate(self, state: dict[str, Any], direction: Any) -> tuple[dict[str, Any], Any]:
+        """The state with the new v, and the direction in which to step, given d."""
+        if self.momentum is None:
+            return state, direction
+        velocity = added(direction, self.momentum, state["momentum"])
+        return {**state, "momentum": velocity}, velocity
+
+    def descend(self, state: dict[str, Any], direction: Any, learning_rate: Any) -> dict[str, Any]:
+        """The state after one step, given d."""
+        state, step = self.accumulate(state, direction)
+        return {**state, "params": look_ahead(state["params"], learning_rate, step)}
+
+
+@algorithm
+class Nesterov(Descent):
+    """``Descent``, if wanted with Nesterov's momentum as Sutskever et al. write it (ICML 2013; as optax and torch do).
+
+    v = gamma v + d;  x = x - eta (d + gamma v)   (nesterov)
+    """
+
     nesterov: bool = static(default=False)
 
     def validate(self) -> None:
         if self.nesterov and self.momentum is None:
             raise InputError("needs a momentum", "nesterov")
 
-    def buffers(self, params: Any) -> dict[str, Any]:
-        """The state at the start."""
-        return {"params": params} if self.momentum is None else {"params": params, "momentum": zeros_like(params)}
+    def accumulate(self, state: dict[str, Any], direction: Any) -> tuple[dict[str, Any], Any]:
+        state, step = super().accumulate(state, direction)
+        return state, added(direction, self.momentum, state["momentum"]) if self.nesterov else step
 
-    def descend(self, state: dict[str, Any], gradient: Any, decaying: Any, learning_rate: Any) -> dict[str, Any]:
-        """The state after one step; ``decaying`` is z."""
-        new = dict(state)
-        direction = jax.tree.map(lambda g, z: g + self.weight_decay * z, gradient, decaying)
-        if self.momentum is not None:
-            new["momentum"] = jax.tree.map(lambda v, d: d + self.momentum * v, state["momentum"], direction)
-            if self.nesterov:
-                direction = jax.tree.map(lambda v, d: d + self.momentum * v, new["momentum"], direction)
-            else:
-                direction = new["momentum"]
-        new["params"] = jax.tree.map(lambda x, d: x - learning_rate * d, state["params"], direction)
-        return new
+
+@algorithm
+class ServerDescent(Descent, ServerAlgorithm):
+    """A server that takes a step for each update. What is made of a stale gradient is a correction's business:
+
+        arrival: d = g + wd z;  d = correct(d)
+        update:  v = gamma v + d;  theta = theta - eta v;  the correction remembers what it needs
+
+    theta are the server's parameters when the gradient arrives; z are these too (``decay_at`` server), or those that
+    the worker was sent (worker). Workers are sent theta, and keep nothing.
+    """
+
+    decay_at: Literal["server", "worker"] = static(default="server")
+
+    def init(self, params: Params, num_workers: int) -> State:
+        return {**self.buffers(params), **self.memory(params)}
+
+    def receive(self, state: State, kept: Any, message: Message, context: Context) -> tuple[Any, Message]:
+        decaying = state["params"] if self.decay_at == "server" else context.sent
+        direction, noted = self.correct(state, message, self.decayed(message, decaying), context)
+        return kept, {"direction": direction, "noted": noted}
+
+    def apply(self, state: State, message: Message, context: Context) -> State:
+        state, step = self.accumulate(state, message["direction"])
+        state = {**state, "params": look_ahead(state["params"], context.learning_rate, step)}
+        return self.remember(state, message["noted"], step, context)
+
+    def memory(self, params: Params) -> dict[str, Any]:
+        """What the correction adds to the state."""
+        return {}
+
+    def correct(self, state: State, gradient: Params, direction: Params, context: Context) -> tuple[Params, Any]:
+        """d corrected, given g and d, and what the correction wants to know of it when the step is done."""
+        return direction, ()
+
+    def remember(self, state: State, noted: Any, step: Params, context: Context) -> State:
+        """The state after the step, given what was noted (of several gradients: the weighted sum)."""
+        return state
+
+
+@algorithm
+class DelayCompensation(ServerDescent):
+    """A correction to first order of what the server moved while the gradient was under way (Zheng et al., ICML 2017).
+
+        constant:  d = d + lambda d d (theta - theta_i)
+        adaptive:  s = m s + (1 - m) d d;  d = d + lambda / sqrt(s + 1e-7) d d (theta - theta_i)
+        absolute:  d = d + lambda |d| (theta - theta_i)
+
+    elementwise, with d the gradient and its weight decay; theta_i is what the worker was sent, a backup of which the
+    server keeps for each worker; lambda is ``compensation``, m ``square_decay``. The form absolute is what the authors'
+    code does (the adaptive one at m = 0).
+    """
+
+    keeps_sent = True
+    compensation: NonNegative = 0.04
+    form: Literal["constant", "adaptive", "absolute"] = static(default="constant")
+    square_decay: Fraction = 0.95
+
+    def memory(self, params: Params) -> dict[str, Any]:
+        return {"square": zeros_like(params)} if self.form == "adaptive" else {}
+
+    def correct(self, state: State, gradient: Params, direction: Params, context: Context) -> tuple[Params, Any]:
+        noted: Any = ()
+        weight = jax.tree.map(jnp.abs, direction) if self.form == "absolute" else squared(direction)
+        if self.form == "adaptive":
+            noted = weight
+            average = averaged(state["square"], self.square_decay, noted)
+            weight = jax.tree.map(lambda w, s: w / jnp.sqrt(s + 1e-7), weight, average)
+
+        def compensated(d: jax.Array, w: jax.Array, here: jax.Array, there: jax.Array) -> jax.Array:
+            return d + self.compensation * w * (here - there)
+
+        return jax.tree.map(compensated, direction, weight, state["params"], context.sent), noted
+
+    def remember(self, state: State, noted: Any, step: Params, context: Context) -> State:
+        if self.form != "adaptive":
+            return state
+        return {**state, "square": averaged(state["square"], self.square_decay, noted)}
+
+
+@algorithm
+class GapPenalty(ServerDescent):
+    """A correction that divides a gradient by how far the server has moved since (Barkai et al., ICLR 2020).
+
+        C = eta_max (sqrt(A / (1 - rho^n)) + eps)     the length of a usual step at the largest learning rate so far
+        d = d / (1 + |theta - theta_i| / C)
+        A = rho A + (1 - rho) s s                     s: the direction of the step, after it (at the start: 0)
+
+    for the n-th update. ``granularity``: parameter (elementwise), layer (for each array the root mean squares of A and
+    of the gap) or global (over all parameters). d is the gradient and its weight decay. Without a momentum A averages
+    the squares of the gradients as they arrive in place of s, the present one included. theta_i is what the worker was
+    sent, a copy of which the server keeps for each worker; rho is ``square_decay``, eps ``epsilon``.
+    """
+
+    keeps_sent = True
+    granularity: Literal["parameter", "layer", "global"] = static(default="parameter")
+    square_decay: Fraction = 0.999
+    epsilon: Positive = 1e-8
+
+    def memory(self, params: Params) -> dict[str, Any]:
+        return {
+            "square": self._pooled(zeros_like(params)),
+            "count": jnp.zeros((), int),
+            "largest_rate": jnp.zeros(()),
+        }
+
+    def correct(self, state: State, gradient: Params, direction: Params, context: Context) -> tuple[Params, Any]:
+        average, noted = state["square"], ()
+        if self.momentum is None:
+            noted = self._pooled(squared(gradient))
+            average = averaged(average, self.square_decay, noted)
+        seen = 1 - self.square_decay ** (state["count"] + 1)
+        largest = jnp.maximum(state["largest_rate"], context.learning_rate)
+        gap = jax.tree.map(lambda here, there: jnp.abs(here - there), state["params"], context.sent)
+        if self.granularity != "parameter":
+            gap = jax.tree.map(jnp.sqrt, self._pooled(squared(gap)))
+
+        def penalty(distance: jax.Array, square: jax.Array) -> jax.Array:
+            usual = largest * (jnp.sqrt(square / seen) + self.epsilon)
+            return 1 + jnp.where(distance > 0, distance / jnp.where(usual > 0, usual, 1), 0)
+
+        penalties = jax.tree.map(penalty, gap, average)
+        if self.granularity == "global":
+            return scaled(1 / penalties, direction), noted
+        return jax.tree.map(jnp.divide, direction, penalties), noted
+
+    def remember(self, state: State, noted: Any, step: Params, context: Context) -> State:
+        square = noted if self.momentum is None else self._pooled(squared(step))
+        return {
+            **state,
+            "square": averaged(state["square"], self.square_decay, square),
+            "count": state["count"] + 1,
+            "largest_rate": jnp.maximum(state["largest_rate"], context.learning_rate),
+        }
+
+    def _pooled(self, squares: Params) -> Any:
+        """Squares as the granularity has them: as they are, their mean for each array, or one for all."""
+        if self.granularity == "parameter":
+            return squares
+        if self.granularity == "layer":
+            return jax.tree.map(jnp.mean, squares)
+        leaves = jax.tree.leaves(squares)
+        return sum((jnp.sum(x) for x in leaves), jnp.zeros(())) / sum(x.size for x in leaves)

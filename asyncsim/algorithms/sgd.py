@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from asyncsim.algorithms.base import Context, Message, ServerAlgorithm, State, algorithm
-from asyncsim.algorithms.parts import Descent
+from asyncsim.algorithms.base import algorithm
+from asyncsim.algorithms.parts import Nesterov, ServerDescent
 from asyncsim.records import register
 
 
 @algorithm
-class ServerSGD(Descent, ServerAlgorithm):
-    """``Descent`` at the server, on the (mean) gradient that arrives; weight decay acts on the server's parameters when
-    the update is made. Workers are sent the parameters. Server: 2 buffers, without momentum 1. Worker: none."""
-
-    def init(self, params: Any, num_workers: int) -> State:
-        return self.buffers(params)
-
-    def apply(self, state: State, message: Message, context: Context) -> State:
-        return self.descend(state, message, state["params"], context.learning_rate)
+class ServerSGD(Nesterov, ServerDescent):
+    """``ServerDescent`` as it is: the (mean) gradient that arrives, uncorrected. Server: 2 buffers, without momentum 1;
+    one more where an update is the mean of several gradients."""
 
 
 @register("sgd")

@@ -96,26 +96,25 @@ class ByRowServer(_ByRow):
             fresh = learning.algorithm.start(self._held[int(trace.source[r])])
             self._own[i] = rules.same_types(self._own[i], fresh, rules.named(learning.algorithm, "start"))
         elif verb in (STEP, APPLY):
+            sent, batch = self._held[int(trace.source[r])], row.pop("batch")
             row["count"] = np.int32(self._sizes[r])
-            if trace.take[r] != 1:
-                row["weight"] = np.asarray(trace.take[r], self._factor.dtype)
-            holder = self._holder[i]
-            slices = (self._state, self._total, self._own[i], self._kept[i], self._extra[holder])
-            *slices, view, measured = server_row(
-                learning,
-                slices,
-                self._held[int(trace.source[r])],
-                row,
-                rule=self.setting.rule,
-                measures=self.setting.measures,
-                sends=verb == APPLY,
-                arrives=verb == APPLY and bool(trace.accepted[r]),
-                closes=bool(trace.closes[r]),
-            )
-            self._state, self._total, self._own[i], self._kept[i], self._extra[holder] = slices
+            own, kept, state = self._own[i], self._kept[i], self._state
+            point, holder = server_point(learning, own, sent), self._holder[i]
+            # without the algorithm: then methods share the compiled gradient
+            learner, told = learning._replace(algorithm=None), {**row, "batch": batch}
+            loss, g, self._extra[holder] = gradient(learner, point, self._extra[holder], told, rule=self.setting.rule)
+            stays, left, message = server_send(learning, own, g, row, sent)
+            self._own[i] = left if verb == APPLY else stays
+            if verb == APPLY and trace.accepted[r]:
+                self._kept[i], part = server_receive(learning, state, kept, message, row, sent)
+                self._total = server_add(self._total, part, np.asarray(trace.take[r], self._factor.dtype))
             if trace.closes[r]:
-                self._view = view
-            return measured
+                self._state, self._view = server_update(learning, state, self._total, row, sent)
+                self._total = None
+            measured = server_measure(
+                learning, point, g, (kept, own, state), (state, self._state), self.setting.measures
+            )
+            return {"loss": loss, **measured}
         else:
             assert verb == CANCEL
         return None
@@ -136,36 +135,35 @@ def _update_sizes(trace: Trace) -> list[int]:
     return out
 
 
-@functools.partial(jax.jit, static_argnames=("rule", "measures", "sends", "arrives", "closes"))
-def server_row(
-    learning: Learning,
-    slices: Any,
-    sent: Any,
-    row: Any,
-    *,
-    rule: Any,
-    measures: bool,
-    sends: bool,
-    arrives: bool,
-    closes: bool,
-) -> Any:
-    """One gradient, and as far as it goes: into the worker, to the server, into an update, to a new view."""
-    algorithm = learning.algorithm
-    state, total, own, kept, extra = slices
-    point = algorithm.point(own, sent)
-    loss, g, extra = rules.gradient(rule, learning, point, extra, row)
-    stays, left, message = rules.send(learning, own, g, row, sent)
-    before, view = algorithm.final(state), None
-    if arrives:
-        kept, message = rules.receive(learning, state, kept, message, row, sent)
-        if "weight" in row:
-            message = jax.tree.map(lambda m: row["weight"] * m, message)
-        total = message if total is None else jax.tree.map(jnp.add, total, message)
-    if closes:
-        state, total = rules.update(learning, state, total, row, sent), None
-        view = rules.view(learning, state, row)
-    measured = {"loss": loss, **rules.measure(measures, before, point, g, algorithm.final(state))}
-    return state, total, left if sends else stays, kept, extra, view, measured
+@functools.partial(jax.jit, static_argnames="rule")
+def gradient(learning: Learning, point: Any, extra: Any, row: Any, *, rule: Any) -> Any:
+    return rules.gradient(rule, learning, point, extra, row)
+
+
+@jax.jit
+def server_point(learning: Learning, own: Any, sent: Any) -> Any:
+    return learning.algorithm.point(own, sent)
+
+
+server_send, server_receive = jax.jit(rules.send), jax.jit(rules.receive)
+
+
+@jax.jit
+def server_add(total: Any, part: Any, weight: Any) -> Any:
+    part = jax.tree.map(lambda m: weight * m, part)
+    return part if total is None else jax.tree.map(jnp.add, total, part)
+
+
+@jax.jit
+def server_update(learning: Learning, state: Any, total: Any, row: Any, sent: Any) -> Any:
+    state = rules.update(learning, state, total, row, sent)
+    return state, rules.view(learning, state, row)
+
+
+@functools.partial(jax.jit, static_argnums=5)
+def server_measure(learning: Learning, point: Any, g: Any, holders: Any, states: Any, on: bool) -> Any:
+    before, after = map(learning.algorithm.final, states)
+    return rules.measure(on, before, point, g, after, *holders)
 
 
 class ByRowPeers(_ByRow):
@@ -183,16 +181,11 @@ class ByRowPeers(_ByRow):
         if verb == READ:
             self._held[r] = peer_point(learning, self._states[i])
         elif verb == STEP:
-            holder = self._holder[i]
-            self._states[i], self._extra[holder], measured = peer_step(
-                learning,
-                (self._states[i], self._extra[holder]),
-                self._held[source],
-                {**row, "batch": batch},
-                rule=self.setting.rule,
-                measures=self.setting.measures,
-            )
-            return measured
+            holder, point, state = self._holder[i], self._held[source], self._states[i]
+            learner, told = learning._replace(algorithm=None), {**row, "batch": batch}
+            loss, g, self._extra[holder] = gradient(learner, point, self._extra[holder], told, rule=self.setting.rule)
+            self._states[i], measured = peer_step(learning, state, point, g, row, self.setting.measures)
+            return {"loss": loss, **measured}
         elif verb == PUBLISH:
             self._states[i], self._held[r] = peer_publish(learning, self._states[i], row)
             self._newest[i] = r
@@ -222,13 +215,11 @@ def peer_point(learning: Any, state: Any) -> Any:
     return learning.algorithm.point(state)
 
 
-@functools.partial(jax.jit, static_argnames=("rule", "measures"))
-def peer_step(learning: Any, slices: Any, point: Any, row: Any, *, rule: Any, measures: bool) -> Any:
-    state, extra = slices
-    loss, g, extra = rules.gradient(rule, learning, point, extra, row)
+@functools.partial(jax.jit, static_argnums=5)
+def peer_step(learning: Any, state: Any, point: Any, g: Any, row: Any, measures: bool) -> Any:
     new = rules.step(learning, state, g, row)
     here, there = learning.algorithm.point(state), learning.algorithm.point(new)
-    return new, extra, {"loss": loss, **rules.measure(measures, here, point, g, there)}
+    return new, rules.measure(measures, here, point, g, there, state)
 
 
 @jax.jit

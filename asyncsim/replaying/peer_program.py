@@ -74,7 +74,8 @@ def peer_program(carry: Any, learning: Learning, rows: Any, count: Any, rule: An
                 point = jax.tree.map(lambda a, b: jnp.where(row["apart"], a, b), stored, here)
             loss, g, extra = rules.gradient(rule, learning, point, extra, row)
             new = rules.step(learning, state, g, row)
-            return new, extra, {"loss": loss, **rules.measure(flags.measures, here, point, g, algorithm.point(new))}
+            measures = rules.measure(flags.measures, here, point, g, algorithm.point(new), state)
+            return new, extra, {"loss": loss, **measures}
 
         nothing = zeros_of(jax.eval_shape(step, state, extra, stored)[2])
         state, extra, measured = lax.cond(row["steps"], step, lambda s, e, p: (s, e, nothing), state, extra, stored)

@@ -15,6 +15,7 @@ from asyncsim.problems.sampling import Batches, Sampling
 from asyncsim.replaying.rules import Learning, Setting
 from asyncsim.runs import MEASURES
 from asyncsim.schedules import Schedule
+from asyncsim.sizes import Memory
 from asyncsim.streams import Purpose, check_seed
 from asyncsim.trace import Trace
 from asyncsim.vocabulary import SPANS
@@ -24,6 +25,7 @@ RESERVED = {"run", "status", "failure", "name", "seed", "batch_size", "statistic
     *("measures", "time", "updates", "samples", "epochs", "spread", "ended", "seconds", "throughput", "time_to_target"),
     *("gradients", "dropped", "cancelled", "staleness_mean", "staleness_max", "bytes_sent"),
     *MEASURES,
+    *Memory._fields,
     *(f"{kind}_share" for kind in SPANS),
 }
 
@@ -71,7 +73,12 @@ def prepare(
         raise InputError("its parameters should be real numbers: whole ones cannot be learned", "problem")
     setting = Setting(
         trace=trace,
-        learning=Learning(arrays(algorithm), arrays(data.train), jax.random.fold_in(key, Purpose.DATA)),
+        learning=Learning(
+            arrays(algorithm, whole=int),
+            arrays(data.train),
+            jax.random.fold_in(key, Purpose.DATA),
+            jnp.asarray(trace.num_workers),
+        ),
         rule=problem.rule,
         params=arrays(params),
         extra=arrays(extra),
@@ -112,8 +119,9 @@ def _check_loss(setting: Setting) -> None:
         raise InputError(f"its loss should be one real number, not {what}", "problem")
 
 
-def arrays(tree: Any) -> Any:
-    """All leaves as JAX arrays, numbers with a point in the precision of this replay, whole numbers in 32 bits."""
+def arrays(tree: Any, whole: Any = np.int32) -> Any:
+    """All leaves as JAX arrays, numbers with a point in the precision of this replay, whole numbers in 32 bits (or, for
+    ``whole=int``, in as many)."""
 
     def convert(x: Any) -> jax.Array:
         x = np.asarray(x)
@@ -125,6 +133,6 @@ def arrays(tree: Any) -> Any:
             if x.size and (x.max() >= 2**31 or x.min() < -(2**31)):
                 raise InputError("holds whole numbers that do not fit in 32 bits", "problem")
             x = x.astype(np.int32)
-        return jnp.asarray(x)
+        return jnp.asarray(x, whole if x.dtype == np.int32 else None)
 
     return jax.tree.map(convert, tree)

@@ -15,7 +15,6 @@ import numpy as np
 from asyncsim.algorithms import Context
 from asyncsim.errors import InputError
 from asyncsim.problems.sampling import Batches
-from asyncsim.runs import MEASURES
 from asyncsim.trace import Trace
 
 
@@ -25,6 +24,7 @@ class Learning(NamedTuple):
     algorithm: Any  # an Algorithm, every leaf an array
     train: Any  # the training samples
     key: jax.Array  # from which each row's key is folded
+    num_workers: Any
 
 
 class Setting(NamedTuple):
@@ -59,7 +59,11 @@ GRADIENT, SEND, RECEIVE, UPDATE, VIEW, STEP, PUBLISH, MERGE = range(8)
 def context(learning: Learning, row: dict[str, Any], use: int, **more: Any) -> Context:
     """The context of an event; ``row`` holds its columns as scalars."""
     rate = learning.algorithm.learning_rate * row["factor"]
-    return Context(rate, row["worker"], row["step"], row["staleness"], key=row_key(learning, row, use), **more)
+    counts = {k: row[k] for k in ("worker", "step", "staleness")} | {"num_workers": learning.num_workers}
+    counts |= {k: more.pop(k) for k in ("count",) if k in more}
+    # the type of the replay: a quotient of 32-bit counts would have 32 bits in float64 too
+    counts = {k: jnp.asarray(x, int) for k, x in counts.items()}
+    return Context(rate, **counts, key=row_key(learning, row, use), **more)
 
 
 def row_key(learning: Learning, row: dict[str, Any], use: int) -> jax.Array:
@@ -167,15 +171,48 @@ def weighted_sum(messages: tuple[Any, ...], weights: Any) -> Any:
     return jax.tree.map(lambda *leaves: sum(w * x for w, x in zip(weights, leaves, strict=True)), *messages)
 
 
-def measure(on: bool, before: Any, point: Any, g: Any, after: Any) -> dict[str, jax.Array]:
-    """Gap (root-mean-square distance from the point of the gradient to the parameters it meets), and two norms."""
+def measure(on: bool, before: Any, point: Any, g: Any, after: Any, *holders: Any) -> dict[str, jax.Array]:
+    """What is measured on a gradient (see ``MEASURES``) that was taken at ``point``, and met ``before``.
+
+    ``holders`` are where a momentum that it meets may be: the first that has one is measured.
+    """
     if not on:
         return {}
-    distance = jax.tree.map(jnp.subtract, before, point)
-    moved = jax.tree.map(jnp.subtract, after, before)
+    distance, moved = jax.tree.map(jnp.subtract, before, point), jax.tree.map(jnp.subtract, after, before)
     size = sum(x.size for x in jax.tree.leaves(point))
-    values = (jnp.sqrt(square(distance) / size), jnp.sqrt(square(g)), jnp.sqrt(square(moved)))
-    return dict(zip(MEASURES, values, strict=True))
+    gap, length, power = jnp.sqrt(square(distance)), jnp.sqrt(square(g)), square(g)
+    values = {
+        "gap": gap / np.sqrt(size),
+        "normalised_gap": jnp.where(gap > 0, gap / length, 0),
+        "gradient_norm": length,
+        "update_norm": jnp.sqrt(square(moved)),
+        "effective_learning_rate": ratio(-product(moved, g), power),
+    }
+    velocity = momentum_in(point, holders)
+    if velocity is not None:
+        norm = jnp.sqrt(square(velocity))
+        values |= {"momentum_norm": norm, "momentum_cosine": ratio(product(velocity, g), norm * length)}
+    return values
+
+
+def momentum_in(params: Any, holders: tuple[Any, ...]) -> Any:
+    """What a dict calls ``"momentum"``, if it is shaped like the parameters, or None."""
+    for holder in holders:
+        if isinstance(holder, dict) and "momentum" in holder:
+            found, like = (jax.tree.map(jnp.shape, tree) for tree in (holder["momentum"], params))
+            if found == like:
+                return holder["momentum"]
+    return None
+
+
+def ratio(a: Any, b: Any) -> jax.Array:
+    """a / b, where b is 0 too: 0."""
+    return jnp.where(b > 0, a / jnp.where(b > 0, b, 1), 0)
+
+
+def product(a: Any, b: Any) -> jax.Array:
+    """The inner product over all arrays."""
+    return sum((jnp.vdot(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)), jnp.zeros(()))
 
 
 def square(tree: Any) -> jax.Array:

@@ -41,6 +41,7 @@ def server_program(carry: Any, learning: Learning, rows: Any, count: Any, rule: 
         def compute(state: Any, total: Any, own: Any, kept: Any, extra: Any, sent: Any) -> Any:
             point = algorithm.point(own, sent)
             loss, g, new_extra = rules.gradient(rule, learning, point, extra, row)
+            met, mine = kept, own
             stays, left, message = rules.send(learning, own, g, row, sent)
 
             def accept(state: Any, total: Any, kept: Any) -> Any:
@@ -58,8 +59,8 @@ def server_program(carry: Any, learning: Learning, rows: Any, count: Any, rule: 
                 new_state, total, kept = accept(state, total, kept)
             own = jax.tree.map(lambda a, b: jnp.where(row["sends"], a, b), left, stays) if flags.local_steps else left
             before, after = algorithm.final(state), algorithm.final(new_state)
-            measured = {"loss": loss, **rules.measure(flags.measures, before, point, g, after)}
-            return new_state, total, own, kept, new_extra, measured
+            measures = rules.measure(flags.measures, before, point, g, after, met, mine, state)
+            return new_state, total, own, kept, new_extra, {"loss": loss, **measures}
 
         slices = (state, total, own, kept, extra, sent)
         if flags.resets:

@@ -22,8 +22,10 @@ from asyncsim.replaying.rules import Setting
 from asyncsim.replaying.server_program import CompiledServer
 from asyncsim.runs import MEASURES, Run, summarise
 from asyncsim.schedules import Schedule
+from asyncsim.sizes import memory
 from asyncsim.tables import Table
 from asyncsim.trace import Trace
+from asyncsim.vocabulary import APPLY
 
 ENGINES: dict[tuple[str, str], Any] = {
     ("scan", "server"): CompiledServer,
@@ -123,6 +125,10 @@ def replay(
         hidden = None if progress else True
         with tqdm(total=len(trace.gradients), desc=label, unit="gradient", disable=hidden, leave=False) as bar:
             run = walk.run(bar, label, float(algorithm.learning_rate))
+        summed = bool(np.any((trace.verb == APPLY) & trace.accepted & ~trace.closes))
+        takes = memory(algorithm, run.params, trace.num_workers, summed=summed)._asdict()
+        takes = {k: v for k, v in takes.items() if trace.kind == "server" or k.startswith("worker")}
+        run = dataclasses.replace(run, summary={**run.summary, **takes})
     tables = {"algorithm": algorithm, "problem": problem, "sampling": sampling}
     tables |= {"schedule": schedule, "evaluate": every, "target": target}
     plain = {"seed": seed, "statistics": statistics, "engine": engine, "precision": precision}
@@ -201,7 +207,7 @@ class Walk:
 
     def _updates(self, trace: Trace, given: list[dict[str, np.ndarray]], learning_rate: float) -> Table:
         rows = trace.gradients
-        names = ("loss", *(MEASURES if self.setting.measures else ()))
+        names = [k for k in ("loss", *MEASURES) if given and k in given[0]] or ["loss"]
         measured = {k: np.concatenate([g[k] for g in given])[: len(rows)] if given else np.zeros(0) for k in names}
         columns = {
             "time": trace.time[rows],
