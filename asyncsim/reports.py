@@ -22,6 +22,7 @@ TITLES = {  # in this order: what a summary calls it, and what a table does
     "gradients": "gradients",
     "dropped": "dropped",
     "cancelled": "cancelled",
+    "in_flight": "in flight",
     "throughput": "throughput",
     "staleness_mean": "staleness, mean",
     "staleness_max": "staleness, max",

@@ -248,6 +248,7 @@ class Trace:
             "gradients": len(rows),
             "dropped": len(rows) - len(used),
             "cancelled": int(np.sum(self.verb == CANCEL)),
+            "in_flight": len(self.in_flight),
             "samples": samples,
             "throughput": samples / self.end if self.end else 0.0,
             "staleness_mean": float(staleness.mean()) if len(staleness) else 0.0,

@@ -1,6 +1,8 @@
 """The battery that every method goes through: one row each."""
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from asyncsim.algorithms import (
@@ -26,7 +28,14 @@ from asyncsim.algorithms import (
     algorithm,
 )
 from asyncsim.errors import InputError
-from asyncsim.testing import check_algorithm
+from asyncsim.problems import MLP, Blobs
+from asyncsim.replaying import replay
+from asyncsim.replaying.preparing import prepare
+from asyncsim.replaying.walk import ENGINES
+from asyncsim.runs import pack_tree, unpack_tree
+from asyncsim.schedules import Schedule
+from asyncsim.sizes import memory
+from asyncsim.testing import check_algorithm, small_trace
 
 METHODS = {
     "sgd": [SGD(0.1), SGD(0.1, 0.9), SGD(0.1, 0.9, nesterov=True)],
@@ -59,6 +68,78 @@ METHODS = {
 @pytest.mark.parametrize("method", [m for row in METHODS.values() for m in row], ids=repr)
 def test_battery(method):
     check_algorithm(method)
+
+
+BUFFERS = {  # on the server, for N workers, and on a worker: section by section as the papers count them
+    "sgd": (SGD(), 1, 0, 0),
+    "sgd with momentum": (SGD(0.1, 0.9), 2, 0, 0),
+    "asgd": (ASGD(), 1, 0, 0),
+    "ssgd with momentum": (SSGD(0.1, 0.9), 3, 0, 0),
+    "nag_asgd": (NAGASGD(), 2, 0, 0),
+    "multi_asgd": (MultiASGD(), 1, 1, 0),
+    "smega2": (SMEGA2(), 3, 0, 0),
+    "dana_zero": (DanaZero(), 2, 1, 0),
+    "dana_slim": (DanaSlim(), 1, 0, 1),
+    "dana_dc": (DanaDC(), 2, 2, 0),
+    "dana_ga": (DanaGA(), 3, 2, 0),
+    "gap_aware": (GapAware(), 3, 1, 0),
+    "gap_aware, layers": (GapAware(granularity="layer"), 2, 1, 0),
+    "dc_asgd": (DCASGD(), 1, 1, 0),
+    "dc_asgd, adaptive": (DCASGD(form="adaptive"), 2, 1, 0),
+    "dc_asgd with momentum": (DCASGD(0.1, 0.9), 2, 1, 0),
+    "staleness_aware": (StalenessAware(), 1, 0, 0),
+    "staleness_aware with momentum": (StalenessAware(0.1, 0.9), 2, 0, 0),
+    "inverse_delay": (InverseDelay(), 1, 0, 0),
+    "delay_adaptive": (DelayAdaptive(), 1, 0, 0),
+    "averaging": (Averaging(0.1, 0.9), 0, 0, 2),
+    "sgp": (SGP(0.1), 0, 0, 1),
+}
+
+
+@pytest.mark.parametrize("num_workers", [1, 8, 64])
+@pytest.mark.parametrize("case", BUFFERS)
+def test_memory_is_that_of_the_papers(case, num_workers):
+    """theta + what is kept besides, + so many for each worker; counters are in the bytes alone."""
+    method, base, each, own = BUFFERS[case]
+    problem = MLP(Blobs(features=6, classes=3), hidden=(5,))
+    found = memory(method, problem, num_workers, summed=method.kind == "server" and method.protocol == "sync")
+    assert (found.server_buffers, found.worker_buffers) == (base + each * num_workers, own)
+    size = 4 * (6 * 5 + 5 + 5 * 3 + 3)
+    counters = {"smega2": 4, "sgp": 4, "dana_ga": 8, "gap_aware": 8, "gap_aware, layers": 8 + 4 * 4}.get(case, 0)
+    on_worker = counters if method.kind == "peers" else 0
+    assert found.server_bytes == size * (base + each * num_workers) + counters - on_worker
+    assert found.worker_bytes == size * own + on_worker
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name not in ("sgd", "asgd", "sgp")])
+def test_a_run_says_what_its_state_takes(name):
+    method = METHODS[name][0]
+    problem = MLP(Blobs(features=6, classes=3), hidden=(5,))
+    trace = small_trace(method.kind, local_steps=False)
+    run = replay(trace, method, problem)
+    found = memory(method, problem, 3, summed=True)
+    assert {k: run.summary[k] for k in found._fields if k in run.summary} == {
+        k: v for k, v in found._asdict().items() if method.kind == "server" or k.startswith("worker")
+    }
+
+
+@pytest.mark.parametrize("method", [m for row in METHODS.values() for m in row], ids=repr)
+def test_state_survives_save_and_load(method, tmp_path):
+    """Half a run, all that the replay holds written to a file and read back, the other half: the same bytes."""
+    trace = small_trace(method.kind, local_steps=False)
+    problem = MLP(Blobs(features=5, classes=3, train=50, test=20), hidden=(4,))
+    cuts = [len(trace) // 2, len(trace)]
+    setting, _ = prepare(trace, method, problem, seed=0, schedule=Schedule(), cuts=cuts, measures=False)
+    whole, first, second = (ENGINES["scan", trace.kind](setting) for _ in range(3))
+    whole.advance(cuts[0])
+    whole.advance(cuts[1])
+    first.advance(cuts[0])
+    (tmp_path / "state.npz").write_bytes(pack_tree(first.carry))
+    leaves = [jnp.asarray(x) for x in jax.tree.leaves(unpack_tree(tmp_path / "state.npz"))]
+    second.carry, second._at = jax.tree.unflatten(jax.tree.structure(first.carry), leaves), first._at
+    second.advance(cuts[1])
+    for a, b in zip(jax.tree.leaves(whole.carry), jax.tree.leaves(second.carry), strict=True):
+        assert np.array_equal(a, b)
 
 
 def test_every_registered_method_has_its_row():
@@ -106,20 +187,14 @@ class Silent(Fine):
 
 
 def _leaves(tree):
-    import jax
-
     return jax.tree.leaves(tree)
 
 
 def _scale(tree, factor):
-    import jax
-
     return jax.tree.map(lambda x: factor * x, tree)
 
 
 def _descend(params, gradient, rate):
-    import jax
-
     return jax.tree.map(lambda x, g: x - rate * g, params, gradient)
 
 
@@ -190,8 +265,6 @@ class HalfPeers(Averaging):
 
 
 def _cast(tree, kind):
-    import jax
-
     return jax.tree.map(lambda x: x.astype(kind), tree)
 
 

@@ -320,6 +320,18 @@ def test_precision():
         replay(Trace.from_arrivals([0]), SGD(0.1), Quadratic(), engine="fast")
 
 
+def test_a_loss_that_closes_over_an_array_runs_in_both_precisions():
+    """JAX keeps the type that such an array had when it was first compiled."""
+    centre = np.array([0.25, -1.0])
+    problem = asyncsim.CustomProblem(
+        lambda p, batch: jnp.sum((p["x"] - centre) ** 2) + 0 * batch.mean(), {"x": np.zeros(2)}, np.zeros(4)
+    )
+    for precision in ("float32", "float64", "float32"):
+        run = replay(Trace.from_arrivals([0] * 80), SGD(0.1), problem, precision=precision)
+        assert run.params["x"].dtype == precision
+        assert run.params["x"] == pytest.approx(centre, abs=1e-6)
+
+
 def test_a_dropped_gradient_that_is_not_finite_ends_nothing():
     """The server never took it."""
     log = Recorder(2, "server")

@@ -30,8 +30,9 @@ from asyncsim.problems import Quadratic
 from asyncsim.protocols import Asynchronous, Protocol, Serial, Synchronous
 from asyncsim.recording import Deadlock, Stop, record
 from asyncsim.replaying import Every, replay
+from asyncsim.testing import small_trace
 from asyncsim.trace import Trace
-from asyncsim.vocabulary import APPLY, READ
+from asyncsim.vocabulary import APPLY, CANCEL, READ
 from asyncsim.workload import Workload
 
 DISTRIBUTIONS = [
@@ -53,6 +54,18 @@ def gradients_balance(trace: Trace) -> None:
     assert applied + ages == (trace.num_workers - 1) * trace.updates[-1]
 
 
+def nothing_is_lost(trace: Trace) -> None:
+    """Gradients that were begun = accepted + dropped + cancelled + in flight; as many of each worker."""
+    counts = trace.summary()
+    accepted = int(np.sum(trace.accepted[trace.gradients]))
+    assert accepted + counts["dropped"] == counts["gradients"]
+    begun = int(np.sum(trace.verb == READ))
+    assert begun == accepted + counts["dropped"] + counts["cancelled"] + counts["in_flight"]
+    ended = np.concatenate([trace.gradients, np.flatnonzero(trace.verb == CANCEL), trace.in_flight])
+    per_worker = (np.bincount(trace.worker[rows], minlength=trace.num_workers) for rows in (trace.verb == READ, ended))
+    assert np.array_equal(*per_worker)
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     groups=st.lists(st.tuples(st.sampled_from(STEP_TIMES), st.integers(1, 5)), min_size=1, max_size=3),
@@ -67,6 +80,27 @@ def test_staleness_balances_for_any_busy_workers(groups, latency, delays, update
     assert trace.updates[-1] == updates
     assert len(trace.in_flight) == cluster.num_workers
     gradients_balance(trace)
+    nothing_is_lost(trace)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    step_time=st.sampled_from(STEP_TIMES),
+    count=st.integers(1, 6),
+    latency=st.sampled_from([0.0, 0.1]),
+    end=st.sampled_from([{"updates": 7}, {"samples": 1000}, {"seconds": 3.7}]),
+    seed=st.integers(0, 2**31 - 1),
+)
+def test_no_gradient_of_a_barrier_is_lost(step_time, count, latency, end, seed):
+    cluster = Cluster((Workers(step_time, count),), latency)
+    nothing_is_lost(record(cluster, Synchronous(), stop=Stop(**end), seed=seed))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_no_gradient_is_lost_where_some_are_dropped_or_cancelled(seed):
+    trace = small_trace("server", seed=seed, local_steps=False)
+    nothing_is_lost(trace)
+    assert {"dropped", "cancelled"} <= {k for k, v in trace.summary().items() if v}
 
 
 @pytest.mark.parametrize("latency", [0.0, 0.25])

@@ -23,7 +23,7 @@ from asyncsim.vocabulary import SPANS
 # figures of a run that a problem's own may not be mistaken for
 RESERVED = {"run", "status", "failure", "name", "seed", "batch_size", "statistics", "engine", "precision"} | {
     *("measures", "time", "updates", "samples", "epochs", "spread", "ended", "seconds", "throughput", "time_to_target"),
-    *("gradients", "dropped", "cancelled", "staleness_mean", "staleness_max", "bytes_sent"),
+    *("gradients", "dropped", "cancelled", "in_flight", "staleness_mean", "staleness_max", "bytes_sent"),
     *MEASURES,
     *Memory._fields,
     *(f"{kind}_share" for kind in SPANS),
