@@ -35,6 +35,7 @@ _HOMES = {
     "asyncsim.schedules": "Schedule",
     "asyncsim.sizes": "Memory memory",
     "asyncsim.sweeps": "Sweep load_sweep sweep",
+    "asyncsim.tables": "Table",
     "asyncsim.trace": "Trace",
     "asyncsim.workload": "Costs Workload",
 }

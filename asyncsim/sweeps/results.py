@@ -145,6 +145,56 @@ class Sweep:
             for group, (key, mean, values) in chosen.items()
         )
 
+    def paired(self, by: str, per: str | Iterable[str], to: Mapping[str, Any], *, over: str = "seed") -> Table:
+        """How a figure differs from that of other settings, pair by pair of runs that share the rest.
+
+        ``per``: the columns for each of whose values runs are taken together; ``to``: where among these the others are
+        compared with, such as ``{"algorithm.name": "smega2"}`` (for each value of the other columns, then); ``over``:
+        what tells the pairs apart (runs of equal seeds share initialisation and mini-batches and, where the timing
+        inputs are equal, the trace). A row has ``per``, the mean of the figure, ``difference``: the mean over all pairs
+        of its difference to the run at ``to``, the standard errors of both (nan for less than two), ``pairs``: how
+        many there are, and ``diverged``: how many runs did. A run that failed, or has no such figure, makes no pair;
+        one that diverged does, with the figure that it ended on.
+        """
+        per = [per] if isinstance(per, str) else list(per)
+        for name in (by, *per, over):
+            if name not in self.table:
+                known = f"varied: {', '.join(self.varied)}; all: table.columns"
+                raise InputError(f"no column {name!r}{nearest(name, self.table.columns)}; {known}")
+        if self.table[by].dtype.kind not in "if":
+            raise InputError(f"holds no numbers: {by}")
+        for name, value in to.items():
+            if name not in per or value not in self.table[name].tolist():
+                where = f"; there are {', '.join(dict.fromkeys(map(str, self.table[name])))}" if name in per else ""
+                raise InputError(f"no runs of {name} = {value!r} among {', '.join(per)}{where}", "to")
+        groups: dict[tuple[Any, ...], dict[Any, dict[str, Any]]] = {}
+        for row in self.table.rows():
+            group = groups.setdefault(tuple(row[name] for name in per), {})
+            if row[over] in group:
+                also = ", ".join(k for k in self.varied if k not in (*per, over) and row[k] != group[row[over]][k])
+                raise InputError(f"two runs of {over} {row[over]} are in one group; they differ in {also}", "per")
+            group[row[over]] = row
+
+        def figures(group: dict[Any, dict[str, Any]]) -> dict[Any, float]:
+            return {k: float(row[by]) for k, row in group.items() if row["status"] == "done"}
+
+        out = []
+        for key, group in groups.items():
+            mine = figures(group)
+            other = figures(groups.get(tuple(to.get(k, v) for k, v in zip(per, key, strict=True)), {}))
+            apart = [v - other[k] for k, v in mine.items() if not math.isnan(v - other.get(k, math.nan))]
+            values = [v for v in mine.values() if not math.isnan(v)]
+            out.append(
+                {
+                    **dict(zip(per, key, strict=True)),
+                    **dict(zip((by, f"{by}_error"), _mean_and_error(values), strict=True)),
+                    **dict(zip(("difference", "difference_error"), _mean_and_error(apart), strict=True)),
+                    "pairs": len(apart),
+                    "diverged": sum(row.get("ended") == "diverged" for row in group.values()),
+                }
+            )
+        return tidy(out)
+
     @property
     def counts(self) -> str:
         """``12 runs: 10 done, 2 failed``."""
@@ -157,6 +207,12 @@ class Sweep:
 
     def _repr_html_(self) -> str:
         return self.table._repr_html_()
+
+
+def _mean_and_error(values: list[float]) -> tuple[float, float]:
+    """Mean, and standard error of the mean; nan where there are too few for it."""
+    mean = float(np.mean(values)) if values else math.nan
+    return mean, float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
 
 
 def text_of(sweep: Sweep, most: int = 100) -> str:

@@ -1,0 +1,91 @@
+"""What the studies here have in common: their arguments, and a folder of results that says how it was made."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import asyncsim
+from asyncsim.files import check_folder, mark, new_folder
+from asyncsim.reports import in_columns
+from asyncsim.runs import versions
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+KIND = "study"
+
+
+def arguments(doc: str | None) -> argparse.Namespace:
+    """--quick, --out and --processes, and the ``name`` of the script; its docstring is the help."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a small form, in less than a minute: to see that it runs")
+    parser.add_argument("--out", metavar="FOLDER", help="where results go (default: runs/ and the script's name)")
+    parser.add_argument("--processes", type=int, metavar="N", help="how many at once (default: one for each core)")
+    given = parser.parse_args()
+    given.name = Path(sys.argv[0]).stem + ("-quick" if given.quick else "")
+    given.out = Path(given.out or f"runs/{given.name}")
+    return given
+
+
+def sweep(
+    given: argparse.Namespace, part: str, scenario: asyncsim.Scenario, over: Mapping[Any, Any], **more: Any
+) -> asyncsim.Sweep:
+    """The runs of one part of a study, kept in ``runs/``: interrupted, the same command goes on from there."""
+    more |= {"folder": f"runs/{given.name}-{part}", "processes": given.processes, "progress": sys.stderr.isatty()}
+    found = asyncsim.sweep(scenario, over, **more)
+    if found.failures():
+        name, error = next(iter(found.failures().items()))
+        sys.exit(f"{given.name}: {len(found.failures())} runs failed, the first, {name}: {error}")
+    return found
+
+
+def run(doc: str | None, study: Callable[[argparse.Namespace], Mapping[str, Any]]) -> None:
+    """Do a study, write what it returns by file name (texts, tables, figures), and print ``table.txt``."""
+    given = arguments(doc)
+    try:
+        check_folder(given.out, KIND)
+        files = study(given)
+        with new_folder(given.out, KIND) as folder:
+            for name, content in files.items():
+                if isinstance(content, str | asyncsim.Table):
+                    text = content if isinstance(content, str) else content.to_csv()
+                    (folder / name).write_text(text, encoding="utf-8")
+                else:
+                    content.savefig(folder / name, dpi=120, metadata={"Software": None})
+            mark(folder, KIND, quick=given.quick, versions=versions())
+    except asyncsim.InputError as error:
+        print(f"{given.name}: {error}", file=sys.stderr)
+        sys.exit(2)
+    print(files["table.txt"], end="")
+    print(f"\nresults: {given.out}")
+
+
+def grid(title: str, columns: Mapping[Any, str], rows: Mapping[Any, str], cells: Mapping[Any, str]) -> str:
+    """A text table: ``columns`` and ``rows`` say what each key is called, ``cells[row, column]`` what stands there."""
+    lines = [["", *columns.values()], *([name, *(cells.get((r, c), "") for c in columns)] for r, name in rows.items())]
+    return f"{title}\n{in_columns(lines)}\n"
+
+
+def figure(panels: int, height: float = 3.8) -> tuple[Any, list[Axes]]:
+    """A figure of panels side by side."""
+    from matplotlib.figure import Figure
+
+    made = Figure(figsize=(5 * panels, height), layout="constrained")
+    axes = list(made.subplots(1, panels, squeeze=False)[0])
+    for ax in axes:
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.grid(alpha=0.25)
+    return made, axes
+
+
+def look(k: int) -> dict[str, Any]:
+    """Colour, line and marker of the k-th line, all different for eleven of them and more."""
+    from asyncsim.plots import COLOURS, STYLES
+
+    markers = "osD^v<>Pp*X"
+    colour, style = COLOURS[k % len(COLOURS)], STYLES[(k // len(COLOURS) + k) % len(STYLES)]
+    return {"color": colour, "linestyle": style, "marker": markers[k % len(markers)], "markersize": 5}
