@@ -19,10 +19,9 @@ _HOMES = {
     "asyncsim.cluster": "Cluster Workers StepTime Constant Uniform Gamma Lognormal Exponential ShiftedExponential "
     "Pareto CVB Markov Empirical Recorded StragglerTrace read_straggler_trace GPU "
     "Delay FixedDelays DrawnDelays IndependentDelays",
+    "asyncsim.data": "Blobs Digits FashionMNIST SparseTeacher Teacher Text IID Dirichlet Sampling Sharded Shared",
     "asyncsim.errors": "InputError",
-    "asyncsim.problems": "MLP CharTransformer ConvNet CustomProblem Logistic Quadratic ResNet "
-    "Blobs Digits FashionMNIST SparseTeacher Teacher Text "
-    "IID Dirichlet Sampling Sharded Shared",
+    "asyncsim.problems": "MLP CharTransformer ConvNet CustomProblem Logistic Quadratic ResNet",
     "asyncsim.protocols": "Asynchronous Protocol Serial Synchronous",
     "asyncsim.recorder": "Recorder",
     "asyncsim.reports": "comparison",
@@ -40,7 +39,7 @@ _HOMES = {
     "asyncsim.workload": "Costs Workload",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
-_MODULES = ("algorithms", "cluster", "plots", "problems", "protocols", "testing")
+_MODULES = ("algorithms", "cluster", "data", "plots", "problems", "protocols", "testing")
 
 __all__ = sorted([*_HOME, *_MODULES])
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from asyncsim.algorithms import Algorithm
 from asyncsim.cluster import Cluster, Delay, StepTime, Workers
+from asyncsim.data import DataSet, Partition, Sampling
 from asyncsim.errors import a
-from asyncsim.problems import DataSet, Partition, Problem, Sampling
+from asyncsim.problems import Problem
 from asyncsim.protocols import Protocol
 from asyncsim.recording import Stop
 from asyncsim.records import Family, settings, summary_line

@@ -78,10 +78,11 @@ def summary_line(cls: type) -> str:
 
 def settings(cls: Any) -> list[str]:
     """One line for each field: its name, what it expects, and its default."""
-    out = []
-    for f in dataclasses.fields(cls):
+    out, fields = [], dataclasses.fields(cls)
+    width = max((len(f.name) for f in fields), default=0)
+    for f in fields:
         what = "required" if f.default is dataclasses.MISSING else f"default: {_default(f.default)}"
-        out.append(f"{f.name:<14} {_expected(_hints(cls)[f.name])} ({what})")
+        out.append(f"{f.name:<{width}} {_expected(_hints(cls)[f.name])} ({what})")
     return out
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 from asyncsim.algorithms import Algorithm
 from asyncsim.cluster import Cluster
+from asyncsim.data import Sampling
 from asyncsim.errors import InputError, within
-from asyncsim.problems import Problem, Sampling
+from asyncsim.problems import Problem
 from asyncsim.protocols import Protocol
 from asyncsim.recording import Stop, record
 from asyncsim.records import Seed, build, checked, table

@@ -8,8 +8,9 @@ import jax
 import numpy as np
 
 from asyncsim.algorithms import Algorithm, ServerAlgorithm
+from asyncsim.data import Blobs
 from asyncsim.errors import InputError
-from asyncsim.problems import MLP, Blobs, Quadratic
+from asyncsim.problems import MLP, Quadratic
 from asyncsim.recorder import Recorder
 from asyncsim.replaying import replay
 from asyncsim.replaying.pools import PROGRAMS

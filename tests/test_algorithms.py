@@ -27,8 +27,9 @@ from asyncsim.algorithms import (
     StalenessAware,
     algorithm,
 )
+from asyncsim.data import Blobs
 from asyncsim.errors import InputError
-from asyncsim.problems import MLP, Blobs
+from asyncsim.problems import MLP
 from asyncsim.replaying import replay
 from asyncsim.replaying.preparing import prepare
 from asyncsim.replaying.walk import ENGINES

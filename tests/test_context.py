@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from asyncsim.algorithms import ASGD, Averaging, PeerAlgorithm, ServerAlgorithm, algorithm
-from asyncsim.problems import Data, Problem, Quadratic
+from asyncsim.data import Data
+from asyncsim.problems import Problem, Quadratic
 from asyncsim.recorder import Recorder
 from asyncsim.records import checked
 from asyncsim.replaying import Every, replay

@@ -10,10 +10,11 @@ import threading
 import numpy as np
 import pytest
 
+from asyncsim.data import FashionMNIST, SparseTeacher, Teacher, Text
+from asyncsim.data import fashion_mnist as module
+from asyncsim.data.teachers import distinct
 from asyncsim.errors import InputError
-from asyncsim.problems import CharTransformer, FashionMNIST, Logistic, SparseTeacher, Teacher, Text
-from asyncsim.problems import fashion_mnist as module
-from asyncsim.problems.teachers import distinct
+from asyncsim.problems import CharTransformer, Logistic
 from asyncsim.records import build, table
 
 PARTS = {"train": 30, "t10k": 12}

@@ -24,7 +24,8 @@ from asyncsim.algorithms import (
     MultiASGD,
     StalenessAware,
 )
-from asyncsim.problems import MLP, Blobs
+from asyncsim.data import Blobs
+from asyncsim.problems import MLP
 from asyncsim.recorder import Recorder
 from asyncsim.replaying import replay
 from asyncsim.replaying.preparing import prepare
@@ -74,7 +75,7 @@ def history(trace, method, what=None, schedule=None, engine="rows"):
 
 def gradient(x, worker, step):
     """The gradient of ``problem()`` at x on the mini-batch of a worker's step."""
-    from asyncsim.problems.sampling import Batches
+    from asyncsim.data.sampling import Batches
 
     batch = Batches(1, len(WOBBLE), 4).indices(np.array([worker]), np.array([step]))[0]
     return MATRIX @ (x - CENTRE) - 0.1 * np.sin(x) + WOBBLE[batch].mean(0)

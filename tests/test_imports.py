@@ -58,7 +58,7 @@ def test_no_half_names_the_other_halfs_library():
             "vocabulary.py",
             "workload.py",
         ],
-        "simpy": ["algorithms", "problems", "replaying", "trace.py", "recorder.py", "runs.py", "testing.py"],
+        "simpy": ["algorithms", "data", "problems", "replaying", "trace.py", "recorder.py", "runs.py", "testing.py"],
     }
     for library, places in halves.items():
         for place in places:

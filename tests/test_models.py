@@ -8,20 +8,9 @@ import numpy as np
 import pytest
 
 from asyncsim.algorithms import ASGD, Averaging
+from asyncsim.data import Blobs, Digits, FashionMNIST, SparseTeacher, Teacher, Text
 from asyncsim.errors import InputError
-from asyncsim.problems import (
-    MLP,
-    Blobs,
-    CharTransformer,
-    ConvNet,
-    Digits,
-    FashionMNIST,
-    Logistic,
-    ResNet,
-    SparseTeacher,
-    Teacher,
-    Text,
-)
+from asyncsim.problems import MLP, CharTransformer, ConvNet, Logistic, ResNet
 from asyncsim.problems.char_transformer import attention
 from asyncsim.problems.layers import convolution, max_pool
 from asyncsim.problems.norms import EPSILON, batch_norm, group_norm, layer_norm

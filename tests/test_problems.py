@@ -6,22 +6,9 @@ import numpy as np
 import pytest
 
 from asyncsim.algorithms import SGD
+from asyncsim.data import Blobs, Digits, SparseTeacher, Teacher, Text
 from asyncsim.errors import InputError
-from asyncsim.problems import (
-    MLP,
-    Blobs,
-    CharTransformer,
-    ConvNet,
-    CustomProblem,
-    Digits,
-    Logistic,
-    Problem,
-    Quadratic,
-    ResNet,
-    SparseTeacher,
-    Teacher,
-    Text,
-)
+from asyncsim.problems import MLP, CharTransformer, ConvNet, CustomProblem, Logistic, Problem, Quadratic, ResNet
 from asyncsim.replaying import Every, replay
 from asyncsim.replaying.evaluation import evaluate
 from asyncsim.trace import Trace

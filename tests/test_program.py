@@ -6,7 +6,8 @@ import pytest
 
 from asyncsim.algorithms import ASGD, SSGD, Averaging, ServerAlgorithm, algorithm, zeros_like
 from asyncsim.cluster import Gamma
-from asyncsim.problems import MLP, Blobs
+from asyncsim.data import Blobs
+from asyncsim.problems import MLP
 from asyncsim.protocols import Asynchronous, Synchronous
 from asyncsim.recording import Stop, record
 from asyncsim.replaying import replay

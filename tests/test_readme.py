@@ -26,13 +26,14 @@ def blocks(text, language):
 def test_its_python_runs(readme, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     found = blocks(readme, "python")
-    assert len(found) == 7
+    assert len(found) == 8
     for code in found:
         if "import flax" in code or "import equinox" in code:
             continue  # test_other_libraries runs these
         exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
     out = capsys.readouterr().out
     assert "[0 1 2 1 3 2]" in out
+    assert "Memory(server_buffers=3.0, " in out
     last = np.array(next(line for line in reversed(out.splitlines()) if line[:1] == "[").strip("[]").split(), float)
     assert last == pytest.approx([1, -2, 0.5], abs=0.1)
     assert (tmp_path / "overview.png").stat().st_size > 10_000

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from asyncsim.algorithms import SGP, Averaging
+from asyncsim.data import Blobs
 from asyncsim.errors import InputError
-from asyncsim.problems import MLP, Blobs, Quadratic
+from asyncsim.problems import MLP, Quadratic
 from asyncsim.recorder import Recorder
 from asyncsim.replaying import Every, replay
 from asyncsim.testing import small_trace

@@ -9,8 +9,9 @@ import pytest
 import asyncsim
 from asyncsim.algorithms import ASGD, SGD, SSGD, ServerAlgorithm, algorithm, zeros_like
 from asyncsim.cluster import Constant, Gamma
-from asyncsim.problems import MLP, Digits, Quadratic
-from asyncsim.problems.sampling import Batches
+from asyncsim.data import Digits
+from asyncsim.data.sampling import Batches
+from asyncsim.problems import MLP, Quadratic
 from asyncsim.protocols import Asynchronous, Serial, Synchronous
 from asyncsim.recorder import Recorder
 from asyncsim.recording import Stop, record

@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncsim.algorithms import ASGD, Averaging
+from asyncsim.data import IID, Blobs, Dirichlet, Sampling, Sharded, Shared
+from asyncsim.data.sampling import BLOCK, Batches
 from asyncsim.errors import InputError
-from asyncsim.problems import IID, MLP, Blobs, CustomProblem, Dirichlet, Quadratic, Sampling, Sharded, Shared
-from asyncsim.problems.sampling import BLOCK, Batches
+from asyncsim.problems import MLP, CustomProblem, Quadratic
 from asyncsim.records import build, table
 from asyncsim.replaying import replay
 from asyncsim.streams import Purpose, generator

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from asyncsim.algorithms import ASGD, Averaging
+from asyncsim.data.sampling import Batches
 from asyncsim.errors import InputError
 from asyncsim.problems import CustomProblem, Quadratic
-from asyncsim.problems.sampling import Batches
 from asyncsim.recorder import Recorder
 from asyncsim.replaying import Every, replay
 from asyncsim.replaying.peer_plan import kept_apart, pack

@@ -409,6 +409,53 @@ def test_wrong_arguments_are_named(tmp_path, arguments, message):
     assert not (tmp_path / "s").exists()
 
 
+def test_paired_differences_by_hand(monkeypatch):
+    """Two methods at two sizes, three seeds; one run failed, one diverged, the baseline has no second size."""
+
+    def made(method, size, seed, accuracy, ended="budget"):
+        scenario = {"algorithm.name": method, "size": size, "seed": seed, "name": "m"}
+        row = {"run": f"{method}{size}{seed}", "labels": {}, "scenario": scenario}
+        failed = ({"status": "failed", "failure": "broke"}, {})
+        return row, failed if ended == "failed" else ({"status": "done", "failure": ""}, figures(accuracy, ended))
+
+    def figures(accuracy, ended):
+        return {"accuracy": accuracy, "ended": ended}
+
+    cases = [
+        *(made("a", 1, 0, 0.5), made("a", 1, 1, 0.7), made("a", 1, 2, 0.6)),
+        *(made("b", 1, 0, 0.6), made("b", 1, 1, 0.9), made("b", 1, 2, 0.1, "failed")),
+        *(made("b", 8, 0, 0.1, "diverged"), made("b", 8, 1, 0.5), made("b", 8, 2, float("nan"))),
+    ]
+    from asyncsim.sweeps import results
+
+    outcomes = {row["run"]: outcome for row, outcome in cases}
+    monkeypatch.setattr(results, "_outcome", lambda folder, name: outcomes[name])
+    found = results.Sweep("nowhere", [row for row, _ in cases])
+    table = found.paired("accuracy", ("algorithm.name", "size"), {"algorithm.name": "a"})
+    assert table.columns == [
+        *("algorithm.name", "size", "accuracy", "accuracy_error", "difference", "difference_error", "pairs", "diverged")
+    ]
+    a, b, large = table.rows()
+    assert (a["difference"], a["difference_error"], a["pairs"]) == (0, 0, 3)
+    assert (a["accuracy"], a["accuracy_error"]) == pytest.approx((0.6, 0.1 / 3**0.5))
+    # pairs of seeds 0 and 1: .1 and .2; mean of the two that ended: .75
+    assert (b["accuracy"], b["accuracy_error"]) == pytest.approx((0.75, 0.15))
+    assert (b["difference"], b["difference_error"], b["pairs"]) == pytest.approx((0.15, 0.05, 2))
+    assert (large["accuracy"], large["pairs"], large["diverged"]) == (pytest.approx(0.3), 0, 1)
+    assert np.isnan(large["difference"])
+    to_small = list(found.paired("accuracy", ["algorithm.name", "size"], {"size": 1}).rows())
+    assert to_small[2]["difference"] == pytest.approx((-0.5 - 0.4) / 2)
+    for arguments, message in [
+        (("accurate", "size", {}), r"no column 'accurate'; did you mean 'accuracy'|no column 'accurate'"),
+        (("accuracy", "algorithm.name", {"algorithm.name": "c"}), "to: no runs of algorithm.name = 'c' among"),
+        (("accuracy", "algorithm.name", {"size": 1}), "to: no runs of size = 1 among algorithm.name"),
+        (("accuracy", "algorithm.name", {"algorithm.name": "a"}), "two runs of seed 0 .* they differ in size"),
+        (("status", "size", {"size": 1}), "holds no numbers: status"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            found.paired(*arguments)
+
+
 def test_best(monkeypatch):
     def made(rate, seed, loss, status="done"):
         scenario = {"algorithm.learning_rate": rate, "seed": seed, "name": "m"}

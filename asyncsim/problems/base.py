@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
 
+from asyncsim.data.base import Data, num_samples
 from asyncsim.errors import InputError
 from asyncsim.records import Family
 from asyncsim.workload import Workload
-
-
-class Data(NamedTuple):
-    """Training and test samples: pytrees of NumPy arrays, each with samples along axis 0 (no leaves: no data)."""
-
-    train: Any
-    test: Any
 
 
 class Problem(Family):
@@ -85,13 +79,3 @@ class Problem(Family):
             return None
         flops = cost.get("flops", 0.0) / batch_size if isinstance(cost, dict) else 0.0
         return flops if math.isfinite(flops) and flops > 0 else None
-
-
-def num_samples(tree: Any) -> int:
-    """The common length of axis 0 of all arrays (0 without arrays)."""
-    if any(np.ndim(x) == 0 for x in jax.tree.leaves(tree)):
-        raise InputError("every array of a data set has samples along its axis 0; here is a single number")
-    lengths = {len(x) for x in jax.tree.leaves(tree)}
-    if len(lengths) > 1:
-        raise InputError(f"the arrays of a data set have different numbers of samples: {sorted(lengths)}")
-    return lengths.pop() if lengths else 0

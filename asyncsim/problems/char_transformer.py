@@ -8,12 +8,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from asyncsim.data.base import Data
+from asyncsim.data.text import Text
 from asyncsim.errors import InputError
-from asyncsim.problems.base import Data, Problem
+from asyncsim.problems.base import Problem
 from asyncsim.problems.classifier import cross_entropy, figures
 from asyncsim.problems.layers import Layer, dense, new_dense
 from asyncsim.problems.norms import layer_norm, new_norm
-from asyncsim.problems.text import Text
 from asyncsim.records import Count, checked, register
 
 

@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from asyncsim.data.base import Data
+from asyncsim.data.data_sets import DataSet
 from asyncsim.errors import InputError
-from asyncsim.problems.base import Data, Problem
-from asyncsim.problems.datasets import DataSet
+from asyncsim.problems.base import Problem
 
 
 class Classifier(Problem):

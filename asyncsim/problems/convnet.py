@@ -8,8 +8,8 @@ from typing import Any
 
 import jax
 
+from asyncsim.data.data_sets import DataSet, Digits
 from asyncsim.problems.classifier import Classifier
-from asyncsim.problems.datasets import DataSet, Digits
 from asyncsim.problems.layers import check_images, convolution, dense, max_pool, new_convolution, new_dense
 from asyncsim.records import Count, checked, register
 

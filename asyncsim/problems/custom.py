@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from asyncsim.data.base import Data, num_samples
 from asyncsim.errors import InputError, within
-from asyncsim.problems.base import Data, Problem, num_samples
+from asyncsim.problems.base import Problem
 from asyncsim.sources import fingerprint_of
 
 

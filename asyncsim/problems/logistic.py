@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from asyncsim.data.data_sets import DataSet, Digits
 from asyncsim.problems.classifier import Classifier
-from asyncsim.problems.datasets import DataSet, Digits
 from asyncsim.problems.layers import dense
 from asyncsim.records import NonNegative, checked, register
 

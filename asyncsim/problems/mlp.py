@@ -8,8 +8,8 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
+from asyncsim.data.data_sets import DataSet, Digits
 from asyncsim.problems.classifier import Classifier, check_dense
-from asyncsim.problems.datasets import DataSet, Digits
 from asyncsim.problems.layers import dense, new_dense
 from asyncsim.records import Count, checked, register
 

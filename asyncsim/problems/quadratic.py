@@ -7,8 +7,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from asyncsim.data.base import Data
 from asyncsim.errors import InputError
-from asyncsim.problems.base import Data, Problem
+from asyncsim.problems.base import Problem
 from asyncsim.records import Count, NonNegative, Positive, checked, register
 
 

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 import jax
 
+from asyncsim.data.data_sets import DataSet, Digits
 from asyncsim.errors import InputError
 from asyncsim.problems.classifier import Classifier
-from asyncsim.problems.datasets import DataSet, Digits
 from asyncsim.problems.layers import check_images, convolution, dense, new_convolution, new_dense
 from asyncsim.problems.norms import batch_norm, group_norm, new_norm, new_statistics
 from asyncsim.records import Count, Fraction, checked, register

@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from asyncsim.data.base import num_samples
 from asyncsim.errors import InputError, nearest
-from asyncsim.problems.base import Problem, num_samples
+from asyncsim.problems.base import Problem
 from asyncsim.records import Count, Positive, checked
 from asyncsim.trace import Trace
 from asyncsim.vocabulary import READ, ROUNDING

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from asyncsim.algorithms import Algorithm, PeerAlgorithm, ServerAlgorithm
-from asyncsim.errors import InputError, expect
+from asyncsim.data import Batches, Data, Sampling, num_samples
+from asyncsim.errors import InputError, expect, within
 from asyncsim.problems import Problem
-from asyncsim.problems.sampling import Batches, Sampling
 from asyncsim.replaying.rules import Learning, Setting
 from asyncsim.runs import MEASURES
 from asyncsim.schedules import Schedule
@@ -65,8 +65,6 @@ def prepare(
 ) -> tuple[Setting, Any]:
     """The setting of an engine, and the test samples, in the precision that JAX is set to."""
     sampling = Sampling() if sampling is None else sampling
-    drawn = {"seed": seed, "batch_size": trace.batch_size, "num_workers": trace.num_workers}
-    batches = Batches.of(problem, sampling, **drawn)
     data, key = problem.data(), jax.random.key(seed)
     params, extra = problem.init(jax.random.fold_in(key, Purpose.INITIALISATION))
     if any(np.asarray(x).dtype.kind != "f" for x in jax.tree.leaves(params)):
@@ -82,7 +80,7 @@ def prepare(
         rule=problem.rule,
         params=arrays(params),
         extra=arrays(extra),
-        batches=batches,
+        batches=_batches(problem, data, sampling, trace, seed),
         factor=schedule.factor(trace.clock / problem.num_samples),
         cuts=cuts,
         measures=measures,
@@ -105,6 +103,19 @@ def measured_names(setting: Setting, test: Any) -> list[str]:
     if taken:
         raise InputError(f"its figures may not be called {', '.join(sorted(taken))}", "problem")
     return [*figures, *(["spread"] if setting.trace.kind == "peers" else [])]
+
+
+def _batches(problem: Problem, data: Data, sampling: Sampling, trace: Trace, seed: int) -> Batches:
+    """The mini-batches. Raises InputError if there are no samples, or no labels, for such a sampling."""
+    size, partition = num_samples(data.train), sampling.partition
+    if not size and sampling != Sampling():
+        raise InputError(f"{problem.name} has no samples to deal out or to put in order", "sampling")
+
+    def drawn() -> Batches:
+        labels = problem.labels() if partition.by_label else None
+        return Batches(seed, size, trace.batch_size, sampling, trace.num_workers, labels)
+
+    return within("sampling.partition", drawn)
 
 
 def _check_loss(setting: Setting) -> None:

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from asyncsim.algorithms import Context
+from asyncsim.data.sampling import Batches
 from asyncsim.errors import InputError
-from asyncsim.problems.sampling import Batches
 from asyncsim.trace import Trace
 
 

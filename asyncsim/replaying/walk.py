@@ -10,9 +10,9 @@ import numpy as np
 from tqdm import tqdm
 
 from asyncsim.algorithms import Algorithm
+from asyncsim.data.sampling import Sampling
 from asyncsim.errors import InputError, expect, nearest
 from asyncsim.problems import Problem
-from asyncsim.problems.sampling import Sampling
 from asyncsim.records import in_words
 from asyncsim.replaying.by_row import ByRowPeers, ByRowServer
 from asyncsim.replaying.evaluation import Every, Target, evaluate

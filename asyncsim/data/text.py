@@ -11,8 +11,8 @@ from typing import Annotated
 import numpy as np
 from msgspec import Meta
 
+from asyncsim.data.base import Data
 from asyncsim.errors import InputError
-from asyncsim.problems.base import Data
 from asyncsim.records import Count, checked
 
 MAX_BYTES = 200_000_000

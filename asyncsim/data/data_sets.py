@@ -11,8 +11,8 @@ from typing import Annotated, ClassVar
 import numpy as np
 from msgspec import Meta
 
+from asyncsim.data.base import Data
 from asyncsim.errors import InputError
-from asyncsim.problems.base import Data
 from asyncsim.records import Count, Family, Positive, Seed, checked, register
 from asyncsim.streams import Purpose, generator
 
@@ -74,7 +74,7 @@ def check_size(numbers: int) -> None:
 
 @functools.cache
 def _digits() -> Data:
-    with resources.files("asyncsim.problems").joinpath("digits.npz").open("rb") as file, np.load(file) as stored:
+    with resources.files("asyncsim.data").joinpath("digits.npz").open("rb") as file, np.load(file) as stored:
         x, y = stored["images"].astype(np.float32) / 16, stored["labels"].astype(np.int32)
     test = np.arange(len(y)) % 5 == 0
     return Data({"x": x[~test], "y": y[~test]}, {"x": x[test], "y": y[test]})

@@ -9,9 +9,9 @@ from typing import Annotated
 import numpy as np
 from msgspec import Meta
 
+from asyncsim.data.base import Data
+from asyncsim.data.data_sets import Classes, Generated, check_size
 from asyncsim.errors import InputError
-from asyncsim.problems.base import Data
-from asyncsim.problems.datasets import Classes, Generated, check_size
 from asyncsim.records import Count, Probability, Seed, checked, register
 from asyncsim.streams import Purpose, generator
 

@@ -13,10 +13,10 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from msgspec import Meta
 
+from asyncsim.data.base import Data
+from asyncsim.data.data_sets import DataSet
 from asyncsim.errors import InputError
 from asyncsim.files import cache_folder
-from asyncsim.problems.base import Data
-from asyncsim.problems.datasets import DataSet
 from asyncsim.records import checked, register
 
 

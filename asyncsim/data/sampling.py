@@ -8,9 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from asyncsim.errors import InputError
-from asyncsim.problems.base import Problem, num_samples
-from asyncsim.problems.partitions import Partition, Parts, Shared
+from asyncsim.data.partitions import Partition, Parts, Shared
 from asyncsim.records import checked
 from asyncsim.streams import Purpose, generator
 
@@ -72,17 +70,6 @@ class Batches:
             return stream(worker, number, self._steps * batch_size).reshape(self._steps, batch_size)
 
         self._block = mini_batches
-
-    @classmethod
-    def of(cls, problem: Problem, sampling: Sampling, *, seed: int, batch_size: int, num_workers: int) -> Batches:
-        """Those of a problem. Raises InputError if it has no samples, or no labels, for such a sampling."""
-        size, partition = num_samples(problem.data().train), sampling.partition
-        if not size and sampling != Sampling():
-            raise InputError(f"{problem.name} has no samples to deal out or to put in order", "sampling")
-        try:
-            return cls(seed, size, batch_size, sampling, num_workers, problem.labels() if partition.by_label else None)
-        except InputError as error:
-            raise error.within("sampling.partition") from None
 
     def indices(self, workers: np.ndarray, steps: np.ndarray) -> np.ndarray:
         """(n, batch_size) indices of samples, for n gradients. Without a data set: (n, 0)."""

@@ -1,0 +1,45 @@
+"""The studies in ``scenarios/``: their quick forms run, and what is committed is what they give."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FASHION = Path("/usr/share/datasets/fashion-mnist")
+STUDIES = ("smega2_accuracy", "gap", "momentum_memory", "learning_rate")
+
+
+def run(study, folder, *arguments):
+    command = [sys.executable, "-W", "error", str(ROOT / "scenarios" / f"{study}.py"), *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_the_quick_form_runs(study, tmp_path):
+    if study != "momentum_memory" and not FASHION.exists():
+        pytest.skip("needs Fashion-MNIST")
+    done = run(study, tmp_path, "--quick", "--processes", "1")
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "runs" / f"{study}-quick"
+    assert done.stdout.startswith((folder / "table.txt").read_text())
+    assert {"table.txt", "figure.png", "asyncsim.json"} <= {p.name for p in folder.iterdir()}
+    assert json.loads((folder / "asyncsim.json").read_text())["quick"] is True
+
+
+def test_the_committed_memory_is_what_the_study_counts(tmp_path):
+    done = run("momentum_memory", tmp_path, "--out", "made")
+    assert done.returncode == 0, done.stderr
+    for name in ("table.txt", "memory.csv"):
+        assert (tmp_path / "made" / name).read_text() == (ROOT / "results" / "momentum_memory" / name).read_text()
+
+
+def test_a_folder_that_holds_anything_else_is_left_alone(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    done = run("momentum_memory", tmp_path, "--quick", "--out", "mine")
+    assert done.returncode == 2
+    assert done.stderr.startswith("momentum_memory-quick: mine: is not empty and holds no asyncsim results")
+    assert [p.name for p in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
