@@ -27,6 +27,7 @@ MEASURES = (  # of each gradient, unless switched off; the last two where the me
     *("gap", "normalised_gap", "gradient_norm", "update_norm", "effective_learning_rate"),
     *("momentum_norm", "momentum_cosine"),
 )
+OF_UPDATES = ("update_norm", "effective_learning_rate")  # of these, what the parameters do: 0 where none closes
 EVAL_CLOCKS = ("time", "updates", "samples", "epochs")  # of the columns of evals, those that say when
 
 
@@ -35,8 +36,9 @@ class Run:
     """One simulated training.
 
     ``updates``: a row per gradient: time (simulated seconds), worker, its step, staleness, samples processed, whether
-    it was accepted and closed an update, learning rate, batch loss and, unless switched off, gap, gradient norm and
-    update norm. ``evals``: a row per evaluation: time, updates, samples, epochs and the test figures. ``summary``: one
+    it was accepted and closed an update, learning rate, batch loss and, unless switched off, gap and its normalised
+    form, norms of gradient and update, effective learning rate, and norm and cosine of the momentum that it meets.
+    ``evals``: a row per evaluation: time, updates, samples, epochs and the test figures. ``summary``: one
     figure by name each. ``params``: the final parameters. ``trace``: what happened when. ``settings``: what was
     replayed, in plain tables. ``scenario``: the whole resolved scenario, where the run came from one
     (``asyncsim.Scenario(**run.scenario)`` builds it again).
@@ -164,7 +166,8 @@ def summarise(
     accepted = updates["accepted"]
     for name in MEASURES:
         if name in updates:
-            values = updates[name][accepted]
+            # the server moves at the last gradient of an update
+            values = updates[name][accepted & updates["closes"] if name in OF_UPDATES else accepted]
             out[name] = float(np.mean(values)) if len(values) else 0.0
     for name in evals.columns:
         if name not in EVAL_CLOCKS:

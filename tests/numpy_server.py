@@ -1,144 +1,226 @@
-"""Server methods once more, in plain NumPy: the papers' rules on an order of arrivals, with nothing of asyncsim in it.
+"""Server methods once more, in plain NumPy: the papers' rules, with nothing of asyncsim in them.
 
-``train(rule, arrivals, gradient, start, rates)`` keeps what each worker was last sent; a rule is a function of what it
-keeps (``s``, a dict), the arriving worker, its gradient, what that worker was sent, how stale it is, and the learning
-rate, and returns what the worker is sent back.
+A ``Server`` is ASGD; its subclasses change what they do otherwise. ``walk`` takes it through a list of events: ("read",
+worker), ("drop", worker), ("cancel", worker), ("reset", worker), ("apply", worker, weight, whether it closes the
+update).
 """
 
 import numpy as np
 
 
-def train(rule, arrivals, gradient, start, rates, num_workers, **hyper):
-    """(updates, d) parameters after each update, (updates, d) what was sent back, and where each gradient was taken."""
-    s = {"x": np.array(start, float), "N": num_workers, **hyper}
-    sent, read_at, count = dict.fromkeys(range(num_workers), s["x"]), dict.fromkeys(range(num_workers), 0), {}
-    path, replies, points = [], [], []
-    for k, (i, rate) in enumerate(zip(arrivals, rates, strict=True)):
-        points.append(sent[i])
-        g = gradient(sent[i], i, count.get(i, 0))
-        count[i] = count.get(i, 0) + 1
-        reply = rule(s, i, g, sent[i], k - read_at[i], rate)
-        sent[i], read_at[i] = reply, k + 1
-        path.append(s["x"])
-        replies.append(reply)
-    return np.array(path), np.array(replies), np.array(points)
+class Server:
+    """v = gamma v + d; x = x - eta v (gamma None: x - eta d)."""
+
+    def __init__(self, x, num_workers, gamma=0.9, wd=0.0, at="server", **hyper):
+        self.x, self.n, self.gamma, self.wd, self.at, self.hyper = np.array(x, float), num_workers, gamma, wd, at, hyper
+        self.total, self.rate = None, 0.0
+        self.v = 0 * self.x  # the momentum for all
+        self.each = [0 * self.x for _ in range(num_workers)]  # that of each
+        self.square, self.updates, self.largest = 0 * self.x, 0, 0.0  # what corrections remember
+
+    def momentum(self, i):
+        """What a gradient of worker i meets."""
+        return None if self.gamma is None else self.v
+
+    def outgoing(self, i, g, sent):
+        return g + self.wd * sent if self.at == "worker" else g
+
+    def receive(self, i, u, sent, tau, rate):
+        """What goes into the update: a direction, what is noted, the change of the sum of momenta."""
+        d = u + self.wd * self.x if self.at == "server" else u
+        d, noted = self.correct(u, d, sent, tau, rate)
+        return np.array([d, noted, 0 * d])
+
+    def correct(self, u, d, sent, tau, rate):
+        return d, 0 * d
+
+    def close(self, rate):
+        (d, noted, change), self.total, self.rate = self.total, None, rate
+        step = self.step(d, change)
+        self.x = self.x - rate * step
+        self.remember(noted, step)
+        self.updates, self.largest = self.updates + 1, max(self.largest, rate)
+
+    def step(self, d, change):
+        if self.gamma is None:
+            return d
+        self.v = self.gamma * self.v + d
+        return self.v
+
+    def remember(self, noted, step):
+        pass
+
+    def view(self):
+        return self.x
+
+    def reset(self, i):
+        pass
 
 
-def heavy_ball(s, d, rate):
-    s["v"] = s["gamma"] * s.get("v", 0) + d
-    s["x"] = s["x"] - rate * s["v"]
+class NAG(Server):
+    def view(self):
+        return self.x - self.rate * self.gamma * self.v
 
 
-def asgd(s, i, g, sent, tau, rate):
-    heavy_ball(s, g + s["wd"] * s["x"], rate)
-    return s["x"]
+class Multi(Server):
+    def momentum(self, i):
+        return self.each[i]
+
+    def receive(self, i, u, sent, tau, rate):
+        d, noted, _ = super().receive(i, u, sent, tau, rate)
+        before, self.each[i] = self.each[i], self.gamma * self.each[i] + d
+        return np.array([self.each[i], noted, self.each[i] - before])
+
+    def step(self, d, change):
+        return d
 
 
-def nag_asgd(s, i, g, sent, tau, rate):
-    heavy_ball(s, g + s["wd"] * s["x"], rate)
-    return s["x"] - rate * s["gamma"] * s["v"]
+class DanaZero(Multi):
+    ahead = 0.0
+
+    def step(self, d, change):
+        self.ahead = self.ahead + change
+        return d
+
+    def view(self):
+        return self.x - self.rate * self.gamma * self.ahead
 
 
-def own_momentum(s, i, d, rate):
-    v = s.setdefault("V", {j: np.zeros_like(s["x"]) for j in range(s["N"])})
-    v[i] = s["gamma"] * v[i] + d
-    s["x"] = s["x"] - rate * v[i]
+class DanaSlim(Server):
+    def momentum(self, i):
+        return self.each[i]
+
+    def outgoing(self, i, g, sent):
+        d = g + self.wd * sent
+        self.each[i] = self.gamma * self.each[i] + d
+        return self.gamma * self.each[i] + d
+
+    def step(self, d, change):
+        return d
+
+    def reset(self, i):
+        self.each[i] = 0 * self.x
 
 
-def multi_asgd(s, i, g, sent, tau, rate):
-    own_momentum(s, i, g + s["wd"] * s["x"], rate)
-    return s["x"]
+class Compensating:
+    def correct(self, u, d, sent, tau, rate):
+        form, strength, away = self.hyper["form"], self.hyper["strength"], self.x - sent
+        if form == "constant":
+            return d + strength * d * d * away, 0 * d
+        if form == "absolute":
+            return d + strength * np.abs(d) * away, 0 * d
+        m = self.hyper["m"]
+        mean = m * self.square + (1 - m) * d * d
+        return d + strength / np.sqrt(mean + 1e-7) * d * d * away, d * d
+
+    def remember(self, noted, step):
+        m = self.hyper["m"]
+        self.square = m * self.square + (1 - m) * noted
 
 
-def dana_zero(s, i, g, sent, tau, rate):
-    own_momentum(s, i, g + s["wd"] * s["x"], rate)
-    return s["x"] - rate * s["gamma"] * sum(s["V"].values())
+class Penalising:
+    def correct(self, u, d, sent, tau, rate):
+        rho, away, out = self.hyper["rho"], np.abs(self.x - sent), np.empty_like(d)
+        square = self.square if self.gamma else rho * self.square + (1 - rho) * u * u
+        square = square / (1 - rho ** (self.updates + 1))
+        for part in self.hyper["parts"]:
+            gap, usual = np.sqrt((away[part] ** 2).mean()), np.sqrt(square[part].mean())
+            out[part] = d[part] / (1 + (gap / (max(self.largest, rate) * (usual + 1e-8)) if gap > 0 else 0))
+        return out, u * u
+
+    def remember(self, noted, step):
+        rho = self.hyper["rho"]
+        self.square = rho * self.square + (1 - rho) * (step * step if self.gamma else noted)
 
 
-def dana_slim(s, i, g, sent, tau, rate):
-    v = s.setdefault("V", {j: np.zeros_like(s["x"]) for j in range(s["N"])})
-    d = g + s["wd"] * sent
-    v[i] = s["gamma"] * v[i] + d
-    s["x"] = s["x"] - rate * (s["gamma"] * v[i] + d)
-    return s["x"]
+class DC(Compensating, Server):
+    pass
 
 
-def compensated(s, g, sent):
-    d, away = g + s["wd"] * s["x"], s["x"] - sent
-    if s["form"] == "constant":
-        return d + s["lam"] * d * d * away
-    if s["form"] == "absolute":
-        return d + s["lam"] * np.abs(d) * away
-    s["MS"] = s["m"] * s.get("MS", 0) + (1 - s["m"]) * d * d
-    return d + s["lam"] / np.sqrt(s["MS"] + 1e-7) * d * d * away
+class DanaDC(Compensating, DanaZero):
+    pass
 
 
-def dc_asgd(s, i, g, sent, tau, rate):
-    heavy_ball(s, compensated(s, g, sent), rate)
-    return s["x"]
+class GapAware(Penalising, Server):
+    pass
 
 
-def dana_dc(s, i, g, sent, tau, rate):
-    own_momentum(s, i, compensated(s, g, sent), rate)
-    return s["x"] - rate * s["gamma"] * sum(s["V"].values())
+class DanaGA(Penalising, DanaZero):
+    pass
 
 
-def penalised(s, g, sent, rate):
-    """The layers are the first two and the other coordinates."""
-    d, away = g + s["wd"] * s["x"], np.abs(s["x"] - sent)
-    s["n"] = s.get("n", 0) + 1
-    s["eta"] = max(s.get("eta", 0), rate)
-    rho, before = s["rho"], s.get("A", np.zeros_like(s["x"]))
-    last = g if s["gamma"] is None else s.get("step", np.zeros_like(s["x"]))
-    s["A"] = rho * before + (1 - rho) * last * last
-    a = s["A"] / (1 - rho ** s["n"])
-    layers = {"parameter": [[k] for k in range(len(d))], "layer": [[0, 1], [2, 3, 4]], "global": [[0, 1, 2, 3, 4]]}
-    out = np.empty_like(d)
-    for part in layers[s["granularity"]]:
-        usual = s["eta"] * (np.sqrt(a[part].mean()) + s["eps"])
-        out[part] = d[part] / (1 + np.sqrt((away[part] ** 2).mean()) / usual)
-    return out
+class StalenessAware(Server):
+    def correct(self, u, d, sent, tau, rate):
+        return d / (tau if tau > 0 else 1), 0 * d
 
 
-def gap_aware(s, i, g, sent, tau, rate):
-    d = penalised(s, g, sent, rate)
-    if s["gamma"] is None:
-        s["x"] = s["x"] - rate * d
-    else:
-        heavy_ball(s, d, rate)
-        s["step"] = s["v"]
-    return s["x"]
+class InverseDelay(Server):
+    def correct(self, u, d, sent, tau, rate):
+        return d / max(1, self.hyper.get("delay", self.n - 1)), 0 * d
 
 
-def dana_ga(s, i, g, sent, tau, rate):
-    own_momentum(s, i, penalised(s, g, sent, rate), rate)
-    s["step"] = s["V"][i]
-    return s["x"] - rate * s["gamma"] * sum(s["V"].values())
+class DelayAdaptive(Server):
+    def correct(self, u, d, sent, tau, rate):
+        return d * self.n / max(self.n, tau + 1), 0 * d
 
 
-def staleness_aware(s, i, g, sent, tau, rate):
-    heavy_ball(s, (g + s["wd"] * s["x"]) / (tau if tau > 0 else 1), rate)
-    return s["x"]
+class SMEGA2(Server):
+    count, sum = 0, 0.0
+
+    def step(self, d, change):
+        cycle = self.hyper["cycle"] or self.n
+        self.count, self.sum = (self.count + 1) % cycle, self.sum + d
+        u = d + self.gamma * self.v
+        if self.count == 0:
+            self.v = self.gamma * self.v + (1 - self.hyper["dampening"]) / cycle * self.sum
+            self.sum = 0.0
+        return u
+
+    def view(self):
+        cycle, s = self.hyper["cycle"] or self.n, self.count
+        m = cycle * self.v
+        if self.hyper["advanced"]:
+            m = (cycle + s * (self.gamma - 1)) * self.v + s / cycle * self.sum
+        return self.x - self.rate * self.gamma * m
 
 
-def inverse_delay(s, i, g, sent, tau, rate):
-    heavy_ball(s, g + s["wd"] * s["x"], rate / max(1, s["delay"]))
-    return s["x"]
+def walk(server, events, gradient, rate_at):
+    """(updates, d) parameters and views after each update, and the measures of each gradient by name.
 
-
-def delay_adaptive(s, i, g, sent, tau, rate):
-    heavy_ball(s, (g + s["wd"] * s["x"]) * s["N"] / max(s["N"], tau + 1), rate)
-    return s["x"]
-
-
-def smega2(s, i, g, sent, tau, rate):
-    d, n, gamma = g + s["wd"] * s["x"], s["cycle"], s["gamma"]
-    m, total = s.get("m", 0), s.get("G", 0) + d
-    s["s"] = (s.get("s", 0) + 1) % n
-    s["x"] = s["x"] - rate * (d + gamma * m)
-    if s["s"] == 0:
-        m, total = gamma * m + total / n, 0 * d
-    s["m"], s["G"] = m, total
-    if s["advanced"]:
-        return s["x"] - rate * gamma * ((n + s["s"] * (gamma - 1)) * m + s["s"] / n * total)
-    return s["x"] - rate * gamma * n * m
+    ``gradient(x, worker, step)``; ``rate_at(arrivals accepted before this update)``.
+    """
+    view, version, accepted, begun = server.x, 0, 0, 0
+    held, read_at, steps = [view] * server.n, [0] * server.n, [0] * server.n
+    path, views, rows = [], [], []
+    for kind, i, *more in events:
+        if kind == "read":
+            held[i], read_at[i] = view, version
+        elif kind == "reset":
+            server.reset(i)
+        elif kind == "cancel":
+            steps[i] += 1
+        else:
+            rate, sent, before = rate_at(begun), held[i], server.x
+            g = gradient(sent, i, steps[i])
+            steps[i] += 1
+            met = server.momentum(i)
+            u = server.outgoing(i, g, sent)
+            if kind == "apply":
+                weight, closes = more
+                part = weight * server.receive(i, u, sent, version - read_at[i], rate)
+                server.total = part if server.total is None else server.total + part
+                accepted += 1
+                if closes:
+                    server.close(rate)
+                    view, version, begun = server.view(), version + 1, accepted
+                    path.append(server.x)
+                    views.append(view)
+            away, size = np.linalg.norm(before - sent), np.linalg.norm(g)
+            row = {"gap": away / np.sqrt(len(g)), "normalised_gap": away / size, "gradient_norm": size}
+            row["update_norm"] = np.linalg.norm(server.x - before)
+            row["effective_learning_rate"] = -(server.x - before) @ g / size**2
+            if met is not None:
+                row["momentum_norm"] = np.linalg.norm(met)
+                row["momentum_cosine"] = met @ g / row["momentum_norm"] / size if met.any() else 0.0
+            rows.append(row)
+    return np.array(path), np.array(views), {k: np.array([row[k] for row in rows]) for k in rows[0]}

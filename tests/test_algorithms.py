@@ -32,10 +32,10 @@ from asyncsim.errors import InputError
 from asyncsim.problems import MLP
 from asyncsim.replaying import replay
 from asyncsim.replaying.preparing import prepare
+from asyncsim.replaying.sizes import memory
 from asyncsim.replaying.walk import ENGINES
 from asyncsim.runs import pack_tree, unpack_tree
 from asyncsim.schedules import Schedule
-from asyncsim.sizes import memory
 from asyncsim.testing import check_algorithm, small_trace
 
 METHODS = {
@@ -110,6 +110,31 @@ def test_memory_is_that_of_the_papers(case, num_workers):
     on_worker = counters if method.kind == "peers" else 0
     assert found.server_bytes == size * (base + each * num_workers) + counters - on_worker
     assert found.worker_bytes == size * own + on_worker
+
+
+@pytest.mark.parametrize(
+    ("params", "size"),
+    [({"x": np.zeros(())}, 1), ({"x": np.zeros(()), "y": np.zeros((2, 3))}, 7), ({"x": np.zeros((0, 3))}, 0), ({}, 0)],
+)
+def test_memory_of_odd_models(params, size):
+    """Single numbers and empty arrays among the parameters."""
+    found = memory(SMEGA2(), params, 5)
+    assert found == (3, 4 * (3 * size + 1), 0, 0)
+    assert memory(DanaGA(), params, 5)[:2] == (13, 4 * (13 * size + 2))
+    assert memory(DanaSlim(), params, 5) == (1, 4 * size, 1, 4 * size)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((SMEGA2, {}, 2), r"algorithm: expected an Algorithm, got the class SMEGA2; make one: SMEGA2\(\)"),
+        ((SMEGA2(), {}, 0), "num_workers: expected a whole number >= 1, got 0"),
+        ((SMEGA2(), {}, 2.5), "num_workers: expected a whole number >= 1, got 2.5"),
+    ],
+)
+def test_memory_refuses(arguments, message):
+    with pytest.raises(InputError, match=message):
+        memory(*arguments)
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name not in ("sgd", "asgd", "sgp")])
@@ -197,6 +222,25 @@ def _scale(tree, factor):
 
 def _descend(params, gradient, rate):
     return jax.tree.map(lambda x, g: x - rate * g, params, gradient)
+
+
+@algorithm
+class Exacting(Fine):
+    """Takes its numbers for arrays, as they are in a replay."""
+
+    def init(self, params, num_workers):
+        return {"params": params, "rate": self.learning_rate.astype(float)}
+
+    def receive(self, state, kept, message, context):
+        return kept, _scale(message, 1 / (1 + context.staleness.astype(float)))
+
+    def apply(self, state, message, context):
+        return {**state, "params": _descend(state["params"], message, context.learning_rate)}
+
+
+def test_memory_asks_a_method_as_a_replay_does():
+    check_algorithm(Exacting())
+    assert memory(Exacting(), {"x": np.zeros(3)}, 2, summed=True).server_bytes == 4 * (3 + 1 + 3)
 
 
 def test_a_users_method_passes():

@@ -25,11 +25,13 @@ from asyncsim.algorithms import (
     StalenessAware,
 )
 from asyncsim.data import Blobs
+from asyncsim.data.sampling import Batches
 from asyncsim.problems import MLP
 from asyncsim.recorder import Recorder
 from asyncsim.replaying import replay
 from asyncsim.replaying.preparing import prepare
 from asyncsim.replaying.walk import ENGINES
+from asyncsim.runs import MEASURES
 from asyncsim.schedules import Schedule
 from asyncsim.trace import Trace
 
@@ -75,76 +77,129 @@ def history(trace, method, what=None, schedule=None, engine="rows"):
 
 def gradient(x, worker, step):
     """The gradient of ``problem()`` at x on the mini-batch of a worker's step."""
-    from asyncsim.data.sampling import Batches
-
     batch = Batches(1, len(WOBBLE), 4).indices(np.array([worker]), np.array([step]))[0]
     return MATRIX @ (x - CENTRE) - 0.1 * np.sin(x) + WOBBLE[batch].mean(0)
 
 
-PLAIN = {"gamma": 0.9, "wd": 0.01}
-GAP = {**PLAIN, "rho": 0.99, "eps": 1e-8, "granularity": "parameter"}
-DELAY = {**PLAIN, "lam": 0.7, "m": 0.8}
-RULES = {  # a method, the same in NumPy, and its settings there
-    "asgd": (ASGD(0.02, 0.9, 0.01), numpy_server.asgd, PLAIN),
-    "nag_asgd": (NAGASGD(0.02, 0.9, 0.01), numpy_server.nag_asgd, PLAIN),
-    "multi_asgd": (MultiASGD(0.02, 0.9, 0.01), numpy_server.multi_asgd, PLAIN),
-    "dana_zero": (DanaZero(0.02, 0.9, 0.01), numpy_server.dana_zero, PLAIN),
-    "dana_slim": (DanaSlim(0.02, 0.9, 0.01), numpy_server.dana_slim, PLAIN),
-    "dana_ga": (DanaGA(0.02, 0.9, 0.01, square_decay=0.99), numpy_server.dana_ga, GAP),
-    "staleness_aware": (StalenessAware(0.02, 0.9, 0.01), numpy_server.staleness_aware, PLAIN),
-    "inverse_delay": (InverseDelay(0.02, 0.9, 0.01), numpy_server.inverse_delay, {**PLAIN, "delay": 3}),
-    "delay_adaptive": (DelayAdaptive(0.02, 0.9, 0.01), numpy_server.delay_adaptive, PLAIN),
-    "gap_aware, no momentum": (
-        GapAware(0.02, None, 0.01, square_decay=0.99),
-        numpy_server.gap_aware,
-        {**GAP, "gamma": None},
+LAYERS = {"parameter": [[k] for k in range(5)], "layer": [[0, 1], [2, 3, 4]], "global": [list(range(5))]}
+FORMS = ("constant", "adaptive", "absolute")
+
+
+def cases(method, written, settings=None, momenta=(0.9,), **hyper):
+    """A method at each place of weight decay and each momentum, and the same in NumPy."""
+    for gamma in momenta:
+        for at in ("server", "worker"):
+            made = method(0.02, gamma, 0.01, decay_at=at, **(settings or {}))
+            yield pytest.param(made, (written, {"gamma": gamma, "wd": 0.01, "at": at, **hyper}), id=repr(made))
+
+
+RULES = [
+    *cases(ASGD, numpy_server.Server, momenta=(None, 0.9)),
+    *cases(NAGASGD, numpy_server.NAG, momenta=(0.0, 0.9)),
+    *cases(MultiASGD, numpy_server.Multi),
+    *cases(DanaZero, numpy_server.DanaZero),
+    *cases(StalenessAware, numpy_server.StalenessAware, momenta=(None, 0.9)),
+    *cases(InverseDelay, numpy_server.InverseDelay),
+    *cases(InverseDelay, numpy_server.InverseDelay, {"delay": 2.5}, delay=2.5),
+    *cases(DelayAdaptive, numpy_server.DelayAdaptive, momenta=(None, 0.9)),
+    pytest.param(
+        DanaSlim(0.02, 0.9, 0.01), (numpy_server.DanaSlim, {"gamma": 0.9, "wd": 0.01, "at": "worker"}), id="slim"
     ),
-    **{
-        f"gap_aware, {g}": (
-            GapAware(0.02, 0.9, 0.01, square_decay=0.99, granularity=g),
-            numpy_server.gap_aware,
-            {**GAP, "granularity": g},
+    *(
+        case
+        for form in FORMS
+        for method, written, momenta in ((DCASGD, numpy_server.DC, (None, 0.9)), (DanaDC, numpy_server.DanaDC, (0.9,)))
+        for case in cases(
+            method,
+            written,
+            {"form": form, "compensation": 0.7, "square_decay": 0.8},
+            momenta,
+            form=form,
+            strength=0.7,
+            m=0.8,
         )
-        for g in ("parameter", "layer", "global")
-    },
-    **{
-        f"{name}, {form}": (
-            method(0.02, 0.9, 0.01, compensation=0.7, form=form, square_decay=0.8),
-            rule,
-            {**DELAY, "form": form},
+    ),
+    *(
+        case
+        for name, parts in LAYERS.items()
+        for method, written, momenta in (
+            (GapAware, numpy_server.GapAware, (None, 0.0, 0.9)),
+            (DanaGA, numpy_server.DanaGA, (0.9,)),
         )
-        for name, method, rule in (("dc", DCASGD, numpy_server.dc_asgd), ("dana_dc", DanaDC, numpy_server.dana_dc))
-        for form in ("constant", "adaptive", "absolute")
-    },
-    **{
-        f"smega2, cycle {cycle}, {'advanced' if advanced else 'naive'}": (
-            SMEGA2(0.02, 0.9, 0.01, momentum_cycle=cycle, advanced=advanced),
-            numpy_server.smega2,
-            {**PLAIN, "cycle": cycle or 4, "advanced": advanced},
-        )
-        for cycle in (None, 3)
+        for case in cases(method, written, {"granularity": name, "square_decay": 0.99}, momenta, parts=parts, rho=0.99)
+    ),
+    *(
+        case
+        for cycle in (None, 3, 1000)
         for advanced in (True, False)
-    },
-}
+        for case in cases(
+            SMEGA2,
+            numpy_server.SMEGA2,
+            {"momentum_cycle": cycle, "advanced": advanced, "dampening": 0.2},
+            cycle=cycle,
+            advanced=advanced,
+            dampening=0.2,
+        )
+    ),
+]
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_each_rule_is_that_of_its_paper(rule):
-    """At a learning rate that rises, stays and falls, in an irregular order of arrivals."""
-    method, written, settings = RULES[rule]
-    schedule = Schedule(
-        decay="step", warmup=2.0, warmup_start=0.1, milestones=(6.0,), gamma=0.1
-    )  # epochs of ten updates
-    rates = 0.02 * schedule.factor(np.arange(80) / 10)
-    assert {0.002, 0.011, 0.02} <= {*np.round(rates, 4)}
-    path, replies, _ = numpy_server.train(written, IRREGULAR, gradient, START, rates, 4, **settings)
-    found, sent = history(trace_of(IRREGULAR), method, schedule=schedule)
+def in_turn(arrivals):
+    """The events of an asynchronous server, and their trace."""
+    events = [event for i in arrivals for event in (("apply", i, 1.0, True), ("read", i))]
+    return trace_of(arrivals), events
+
+
+def awkward(seed=5):
+    """Updates of one to three gradients at several weights, dropped and cancelled ones, workers that start afresh."""
+    rng = np.random.default_rng(seed)
+    log = Recorder(4, "server")
+    log.workload = asyncsim.Workload(batch_size=4)
+    reads, events, left = [log.read(i) for i in range(4)], [], 0
+    for _ in range(60):
+        i, luck = int(rng.integers(4)), rng.random()
+        if luck < 0.12:
+            log.apply(i, reads[i], accepted=False)
+            events.append(("drop", i))
+        elif luck < 0.2:
+            log.cancel(i, reads[i])
+            events.append(("cancel", i))
+        else:
+            left = (left or int(rng.integers(1, 4))) - 1
+            weight = float(rng.choice([0.25, 0.5, 1.0]))
+            log.apply(i, reads[i], weight=weight, closes=left == 0)
+            events.append(("apply", i, weight, left == 0))
+        reads[i] = log.read(i)
+        events.append(("read", i))
+        if luck > 0.93:
+            log.reset(i, reads[i])
+            events.append(("reset", i))
+    return log.trace(), events
+
+
+@pytest.mark.parametrize("order", ["irregular", "awkward"])
+@pytest.mark.parametrize(("method", "written"), RULES)
+def test_each_rule_is_that_of_its_paper(method, written, order):
+    """At a learning rate that rises from 0, stays and falls; parameters, what is sent, and all that is measured."""
+    trace, events = in_turn(IRREGULAR) if order == "irregular" else awkward()
+    schedule = Schedule(decay="step", warmup=1.0, milestones=(3.0,))  # epochs of ten gradients
+    make, settings = written
+    path, views, measured = numpy_server.walk(
+        make(START, 4, **settings),
+        events,
+        gradient,
+        lambda arrivals: 0.02 * float(schedule.factor(np.array([arrivals / 10]))[0]),
+    )
+    found, sent = history(trace, method, schedule=schedule)
     assert found == pytest.approx(path, abs=1e-12)
-    assert sent == pytest.approx(replies, abs=1e-12)
-    assert np.abs(path[-1] - START).max() > 0.1
+    assert sent == pytest.approx(views, abs=1e-12)
+    assert np.abs(path[-1] - START).max() > 0.05
+    run = replay(trace, method, problem(), seed=1, schedule=schedule, precision="float64", engine="rows")
+    assert set(measured) == {k for k in MEASURES if k in run.updates}
+    for name, values in measured.items():
+        assert run.updates[name] == pytest.approx(values, abs=1e-9), name
 
 
-ASIDE = {"measures": False, "precision": "float64"}
 HUGE = 1e30  # an epsilon, beside which no gap counts
 EQUAL = {  # two methods, and orders of arrivals in which they do the same
     "momentum 0: SMEGA2": (SMEGA2(0.05, 0.0, 0.01), ASGD(0.05, None, 0.01), IRREGULAR),
@@ -158,7 +213,7 @@ EQUAL = {  # two methods, and orders of arrivals in which they do the same
     ),
     **{
         f"DC-ASGD, {form}, lambda 0": (DCASGD(0.05, 0.5, compensation=0.0, form=form), ASGD(0.05, 0.5), IRREGULAR)
-        for form in ("constant", "adaptive", "absolute")
+        for form in FORMS
     },
     "DANA-DC, lambda 0": (DanaDC(0.05, 0.5, compensation=0.0), DanaZero(0.05, 0.5), IRREGULAR),
     **{
@@ -185,7 +240,7 @@ ONE = [0] * 60
 LOOKING_AHEAD = [SMEGA2(0.05), SMEGA2(0.05, advanced=False), DanaZero(0.05), NAGASGD(0.05)]
 STAYING = [
     *(MultiASGD(0.05), GapAware(0.05), StalenessAware(0.05, 0.9), InverseDelay(0.05, 0.9), DelayAdaptive(0.05, 0.9)),
-    *(DCASGD(0.05, 0.9, form=form) for form in ("constant", "adaptive", "absolute")),
+    *(DCASGD(0.05, 0.9, form=form) for form in FORMS),
     *(GapAware(0.05, granularity=g) for g in ("layer", "global")),
 ]
 
@@ -287,6 +342,34 @@ def test_gaps_of_look_ahead_methods_are_measured_from_what_was_sent():
     assert run.updates["momentum_cosine"] == pytest.approx([0, 1, 1], abs=1e-15)
     rates = [0.1, 0.15, 0.1 * (0.85 + 0.75) / 0.85]
     assert run.updates["effective_learning_rate"] == pytest.approx(rates, abs=1e-15)
+
+
+@pytest.mark.parametrize("engine", ["scan", "rows"])
+def test_nothing_is_measured_where_there_is_no_gradient(engine):
+    """A hinge's flat side: no gradient, a gap all the same, and no infinite figure."""
+    hinge = asyncsim.CustomProblem(
+        lambda p, batch: jnp.sum(jnp.maximum(p["x"] - 1, 0)) + 0 * batch.mean(), {"x": np.array([1.15])}, np.zeros(4)
+    )
+    run = replay(Trace.from_arrivals([0, 1] * 4), ASGD(0.1, 0.9), hinge, engine=engine)
+    still = run.updates["gradient_norm"] == 0
+    assert still.any()
+    assert (run.updates["gap"][still] > 0).any()
+    for name in ("normalised_gap", "effective_learning_rate", "momentum_cosine"):
+        assert (run.updates[name][still] == 0).all()
+    assert all(np.isfinite(v) for v in run.summary.values() if isinstance(v, float))
+
+
+def test_figures_of_updates_are_means_over_updates():
+    """Of a barrier of four: the effective learning rate is that of the update, not a quarter of it."""
+    log = Recorder(4, "server")
+    for _ in range(3):
+        reads = [log.read(i) for i in range(4)]
+        for i in range(4):
+            log.apply(i, reads[i], weight=0.25, closes=i == 3)
+    run = replay(log.trace(), SSGD(0.1), asyncsim.Quadratic(), precision="float64")
+    assert run.summary["effective_learning_rate"] == pytest.approx(0.1, abs=1e-12)
+    assert run.summary["update_norm"] == pytest.approx(0.1 * (1 + 0.9 + 0.81) / 3, abs=1e-12)
+    assert run.updates["effective_learning_rate"] == pytest.approx([0, 0, 0, 0.1] * 3, abs=1e-12)
 
 
 def test_the_effective_learning_rate_is_the_scaled_one():

@@ -14,7 +14,7 @@ from asyncsim.algorithms.dc_asgd import DCASGD
 from asyncsim.algorithms.gap_aware import GapAware
 from asyncsim.algorithms.multi_asgd import MultiASGD
 from asyncsim.algorithms.nag_asgd import NAGASGD
-from asyncsim.algorithms.parts import Descent, ServerDescent, look_ahead, zeros_like
+from asyncsim.algorithms.parts import Descent, ServerDescent, moved, zeros_like
 from asyncsim.algorithms.push_sum import SGP
 from asyncsim.algorithms.scaled_rates import DelayAdaptive, InverseDelay, StalenessAware
 from asyncsim.algorithms.sgd import ASGD, SGD, SSGD
@@ -45,7 +45,7 @@ __all__ = [
     "ServerDescent",
     "StalenessAware",
     "algorithm",
-    "look_ahead",
+    "moved",
     "static",
     "zeros_like",
 ]

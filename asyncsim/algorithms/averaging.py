@@ -46,4 +46,4 @@ class Averaging(Nesterov, PeerAlgorithm):
         return self.buffers(params)
 
     def local(self, state: State, gradient: Any, context: Context) -> State:
-        return self.descend(state, self.decayed(gradient, self.point(state)), context.learning_rate)
+        return self.descend(state, self.decayed(gradient, self.point(state)), context.learning_rate)[0]

@@ -8,7 +8,7 @@ import jax
 
 from asyncsim.algorithms.base import Context, Message, Params, State, algorithm, static
 from asyncsim.algorithms.multi_asgd import MultiASGD
-from asyncsim.algorithms.parts import DelayCompensation, GapPenalty, ServerDescent, added, look_ahead, zeros_like
+from asyncsim.algorithms.parts import DelayCompensation, GapPenalty, ServerDescent, added, moved, zeros_like
 from asyncsim.records import Fraction, NonNegative, register
 
 
@@ -19,8 +19,9 @@ class DanaZero(MultiASGD):
 
         v_i = gamma v_i + g;  theta = theta - eta v_i;  send Theta = theta - eta gamma S,  S = sum over j of v_j
 
-    Server: N + 2 buffers (theta, v_1 .. v_N, and S, which follows the changes of the v_i). Hakimi et al., arXiv
-    1907.11612 (the formula from quotations, the order of events recalled; its equality with DANA-Slim is tested).
+    Server: N + 2 buffers (theta, v_1 .. v_N, and S, which follows the changes of the v_i, each at the weight that its
+    gradient had in the update). Hakimi et al., arXiv 1907.11612 (the formula from quotations, the order of events
+    recalled; its equality with DANA-Slim is tested).
     """
 
     def buffers(self, params: Params) -> dict[str, Any]:
@@ -36,7 +37,7 @@ class DanaZero(MultiASGD):
         return {**state, "momenta": added(state["momenta"], 1, message["change"])}
 
     def view(self, state: State, context: Context) -> Params:
-        return look_ahead(state["params"], context.learning_rate * self.momentum, state["momenta"])
+        return moved(state["params"], context.learning_rate * self.momentum, state["momenta"])
 
 
 @register("dana_slim")
@@ -47,9 +48,10 @@ class DanaSlim(ServerDescent):
         worker:  v_i = gamma v_i + g;  send u = gamma v_i + g
         server:  Theta = Theta - eta u;  send Theta
 
-    At a constant learning rate Theta is what DANA-Zero sends, in any order of arrivals. Weight decay acts on the
-    worker, at the parameters it was sent. Evaluated at Theta (there is no theta), and its gap is measured from there.
-    Server: 1 buffer; worker: 1. Hakimi et al., arXiv 1907.11612.
+    At a constant learning rate Theta is what DANA-Zero sends, in any order of arrivals (none dropped, no worker started
+    afresh: the worker's momentum knows of the first, and forgets at the second). Weight decay acts on the worker, at
+    the parameters it was sent. Evaluated at Theta (there is no theta), and its gap is measured from there. Server: 1
+    buffer; worker: 1. Hakimi et al., arXiv 1907.11612 (rule recalled).
     """
 
     momentum: Fraction = 0.9
@@ -62,12 +64,9 @@ class DanaSlim(ServerDescent):
         return {"momentum": zeros_like(params)}
 
     def outgoing(self, own: Any, gradient: Params, context: Context) -> tuple[Any, Message]:
-        direction = self.decayed(gradient, context.sent)
+        _, direction = super().outgoing(own, gradient, context)
         velocity = added(direction, self.momentum, own["momentum"])
         return {"momentum": velocity}, added(direction, self.momentum, velocity)
-
-    def receive(self, state: State, kept: Any, message: Message, context: Context) -> tuple[Any, Message]:
-        return kept, {"direction": message, "noted": ()}
 
     def accumulate(self, state: State, direction: Params) -> tuple[State, Params]:
         return state, direction
@@ -83,7 +82,7 @@ class DanaDC(DanaZero, DelayCompensation):
     lambda = 2).
     """
 
-    compensation: NonNegative = 2.0
+    compensation: NonNegative | None = 2.0
 
 
 @register("dana_ga")

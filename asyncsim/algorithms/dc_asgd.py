@@ -13,6 +13,7 @@ class DCASGD(DelayCompensation):
     """Delay-compensated asynchronous SGD, with the compensation of ``DelayCompensation``.
 
     d as there;  v = gamma v + d (without momentum d);  theta = theta - eta v;  send theta. Server: N + 1 buffers
-    (adaptive: N + 2), with momentum one more. Zheng et al., ICML 2017, arXiv 1609.08326; lambda .04 (constant) as in
-    MXNet, 2 and m = .95 (adaptive) recalled.
+    (adaptive: N + 2), with momentum one more. Zheng et al., ICML 2017, arXiv 1609.08326. Order of operations and
+    lambda = .04 (constant) as in MXNet, the form absolute as in the authors' Multiverso; lambda = 2 and m = .95
+    (adaptive) recalled.
     """

@@ -14,7 +14,8 @@ class GapAware(GapPenalty):
 
     d as in ``GapPenalty``;  v = gamma v + d;  theta = theta - eta v;  send theta. Server: N + 3 buffers (theta, v, A, N
     copies of what was sent; layer and global: N + 2). Barkai et al., ICLR 2020, arXiv 1909.10802; order of operations
-    and eps from the public code for pipelines (FTPipe), the forms layer and global derived.
+    and eps from public code for pipelines (FTPipe). The forms layer and global are derived: root mean squares in place
+    of elements.
     """
 
     momentum: Fraction | None = 0.9

@@ -16,8 +16,8 @@ class MultiASGD(ServerDescent):
 
         v_i = gamma v_i + g;  theta = theta - eta v_i;  send theta
 
-    Server: N + 1 buffers. A baseline of Hakimi et al., DANA, arXiv 1907.11612 (rule recalled); the same as the shifted
-    momentum of Giladi et al., ICLR 2020 (in their code, MSGD).
+    Server: N + 1 buffers. A baseline of Hakimi et al., DANA, arXiv 1907.11612 (rule recalled). With workers in turn it
+    is the shifted momentum of Giladi et al., ICLR 2020 (MSGD in their code).
     """
 
     momentum: Fraction = 0.9

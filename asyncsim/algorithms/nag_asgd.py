@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncsim.algorithms.base import Context, Params, State, algorithm
-from asyncsim.algorithms.parts import ServerDescent, look_ahead
+from asyncsim.algorithms.parts import ServerDescent, moved
 from asyncsim.records import Fraction, register
 
 
@@ -14,11 +14,11 @@ class NAGASGD(ServerDescent):
 
         v = gamma v + g;  theta = theta - eta v;  send Theta = theta - eta gamma v
 
-    What is sent looks ahead by one update, although N will come before the gradient does. Server: 2 buffers. Named in
-    Hakimi et al., DANA, arXiv 1907.11612 (its look ahead is recalled, not read).
+    What is sent looks ahead by one update, although on average N - 1 others come before the gradient does. Server: 2
+    buffers. A baseline of Hakimi et al., DANA, arXiv 1907.11612 (rule recalled, its look ahead with less certainty).
     """
 
     momentum: Fraction = 0.9
 
     def view(self, state: State, context: Context) -> Params:
-        return look_ahead(state["params"], context.learning_rate * self.momentum, state["momentum"])
+        return moved(state["params"], context.learning_rate * self.momentum, state["momentum"])

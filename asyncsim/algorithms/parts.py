@@ -1,7 +1,7 @@
 """Parts that recur: published methods are compositions of these.
 
-Of a step of SGD (``Descent``, ``Nesterov``); of a server's answer to a stale gradient (``ServerDescent`` and its
-corrections: ``DelayCompensation``, ``GapPenalty``); of a view of where the parameters are going (``look_ahead``).
+A step of SGD (``Descent``, ``Nesterov``); a server that takes such steps (``ServerDescent``), and what it may make of a
+stale gradient first (``DelayCompensation``, ``GapPenalty``, ``ScaledRate``); small arithmetic over trees of arrays.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def added(tree: Any, factor: Any, other: Any) -> Any:
     return jax.tree.map(lambda x, y: x + factor * y, tree, other)
 
 
-def look_ahead(params: Any, distance: Any, direction: Any) -> Any:
-    """Where the parameters will be if they go on in a direction: theta - distance x direction."""
+def moved(params: Any, distance: Any, direction: Any) -> Any:
+    """params - distance x direction: a step, or a look ahead to where steps will lead."""
     return jax.tree.map(lambda x, v: x - distance * v, params, direction)
 
 
@@ -74,10 +74,10 @@ class Descent:
         velocity = added(direction, self.momentum, state["momentum"])
         return {**state, "momentum": velocity}, velocity
 
-    def descend(self, state: dict[str, Any], direction: Any, learning_rate: Any) -> dict[str, Any]:
-        """The state after one step, given d."""
+    def descend(self, state: dict[str, Any], direction: Any, learning_rate: Any) -> tuple[dict[str, Any], Any]:
+        """The state after one step, and its direction, given d."""
         state, step = self.accumulate(state, direction)
-        return {**state, "params": look_ahead(state["params"], learning_rate, step)}
+        return {**state, "params": moved(state["params"], learning_rate, step)}, step
 
 
 @algorithm
@@ -105,36 +105,52 @@ class ServerDescent(Descent, ServerAlgorithm):
         arrival: d = g + wd z;  d = correct(d)
         update:  v = gamma v + d;  theta = theta - eta v;  the correction remembers what it needs
 
-    theta are the server's parameters when the gradient arrives; z are these too (``decay_at`` server), or those that
-    the worker was sent (worker). Workers are sent theta, and keep nothing.
+    theta are the server's parameters when the gradient arrives; z are these too (``decay_at`` server), or, added by the
+    worker before it sends, those that it was sent (worker). Workers are sent theta, and keep nothing. An update of
+    several gradients is made of their weighted sum, which is one more buffer, and one more for what a correction notes
+    of each (adaptive delay compensation, a gap penalty; DANA's changes of the momenta).
     """
 
     decay_at: Literal["server", "worker"] = static(default="server")
 
     def init(self, params: Params, num_workers: int) -> State:
-        return {**self.buffers(params), **self.memory(params)}
+        return {**self.buffers(params), **self.notes(params)}
+
+    def outgoing(self, own: Any, gradient: Params, context: Context) -> tuple[Any, Message]:
+        return own, gradient if self.decay_at == "server" else self.decayed(gradient, context.sent)
 
     def receive(self, state: State, kept: Any, message: Message, context: Context) -> tuple[Any, Message]:
-        decaying = state["params"] if self.decay_at == "server" else context.sent
-        direction, noted = self.correct(state, message, self.decayed(message, decaying), context)
+        direction = message if self.decay_at == "worker" else self.decayed(message, state["params"])
+        direction, noted = self.correct(state, message, direction, context)
         return kept, {"direction": direction, "noted": noted}
 
     def apply(self, state: State, message: Message, context: Context) -> State:
-        state, step = self.accumulate(state, message["direction"])
-        state = {**state, "params": look_ahead(state["params"], context.learning_rate, step)}
+        state, step = self.descend(state, message["direction"], context.learning_rate)
         return self.remember(state, message["noted"], step, context)
 
-    def memory(self, params: Params) -> dict[str, Any]:
-        """What the correction adds to the state."""
+    def notes(self, params: Params) -> dict[str, Any]:
+        """What the correction adds to the state at the start."""
         return {}
 
     def correct(self, state: State, gradient: Params, direction: Params, context: Context) -> tuple[Params, Any]:
-        """d corrected, given g and d, and what the correction wants to know of it when the step is done."""
+        """d corrected, given what arrived and d, and what the correction wants to know of it when the step is done."""
         return direction, ()
 
     def remember(self, state: State, noted: Any, step: Params, context: Context) -> State:
         """The state after the step, given what was noted (of several gradients: the weighted sum)."""
         return state
+
+
+@algorithm
+class ScaledRate(ServerDescent):
+    """A correction that scales the learning rate of a gradient, and of its weight decay, before the momentum."""
+
+    def correct(self, state: State, gradient: Params, direction: Params, context: Context) -> tuple[Params, Any]:
+        return scaled(self.scale(context), direction), ()
+
+    def scale(self, context: Context) -> Any:
+        """The factor on this gradient's learning rate."""
+        raise TypeError(f"{type(self).__name__} has no scale(context)")
 
 
 @algorithm
@@ -147,15 +163,15 @@ class DelayCompensation(ServerDescent):
 
     elementwise, with d the gradient and its weight decay; theta_i is what the worker was sent, a backup of which the
     server keeps for each worker; lambda is ``compensation``, m ``square_decay``. The form absolute is what the authors'
-    code does (the adaptive one at m = 0).
+    code does (the adaptive one at m = 0). Left out, lambda is .04 (constant) or 2 (the others).
     """
 
     keeps_sent = True
-    compensation: NonNegative = 0.04
+    compensation: NonNegative | None = None
     form: Literal["constant", "adaptive", "absolute"] = static(default="constant")
     square_decay: Fraction = 0.95
 
-    def memory(self, params: Params) -> dict[str, Any]:
+    def notes(self, params: Params) -> dict[str, Any]:
         return {"square": zeros_like(params)} if self.form == "adaptive" else {}
 
     def correct(self, state: State, gradient: Params, direction: Params, context: Context) -> tuple[Params, Any]:
@@ -166,8 +182,11 @@ class DelayCompensation(ServerDescent):
             average = averaged(state["square"], self.square_decay, noted)
             weight = jax.tree.map(lambda w, s: w / jnp.sqrt(s + 1e-7), weight, average)
 
+        usual = 0.04 if self.form == "constant" else 2.0
+        strength = usual if self.compensation is None else self.compensation
+
         def compensated(d: jax.Array, w: jax.Array, here: jax.Array, there: jax.Array) -> jax.Array:
-            return d + self.compensation * w * (here - there)
+            return d + strength * w * (here - there)
 
         return jax.tree.map(compensated, direction, weight, state["params"], context.sent), noted
 
@@ -186,9 +205,11 @@ class GapPenalty(ServerDescent):
         A = rho A + (1 - rho) s s                     s: the direction of the step, after it (at the start: 0)
 
     for the n-th update. ``granularity``: parameter (elementwise), layer (for each array the root mean squares of A and
-    of the gap) or global (over all parameters). d is the gradient and its weight decay. Without a momentum A averages
-    the squares of the gradients as they arrive in place of s, the present one included. theta_i is what the worker was
-    sent, a copy of which the server keeps for each worker; rho is ``square_decay``, eps ``epsilon``.
+    of the gap) or global (over all parameters). d is the gradient and its weight decay. At gamma = 0, or without a
+    momentum, A averages the squares of what arrives in place of s, the present one included. theta_i is what the worker
+    was sent, a copy of which the server keeps for each worker; rho is ``square_decay``, eps ``epsilon``. A parameter
+    that has had no gradient has a C of next to nothing: whatever moves it then, weight decay say, is divided by the
+    large penalty of its first gap.
     """
 
     keeps_sent = True
@@ -196,7 +217,7 @@ class GapPenalty(ServerDescent):
     square_decay: Fraction = 0.999
     epsilon: Positive = 1e-8
 
-    def memory(self, params: Params) -> dict[str, Any]:
+    def notes(self, params: Params) -> dict[str, Any]:
         return {
             "square": self._pooled(zeros_like(params)),
             "count": jnp.zeros((), int),
@@ -204,10 +225,8 @@ class GapPenalty(ServerDescent):
         }
 
     def correct(self, state: State, gradient: Params, direction: Params, context: Context) -> tuple[Params, Any]:
-        average, noted = state["square"], ()
-        if self.momentum is None:
-            noted = self._pooled(squared(gradient))
-            average = averaged(average, self.square_decay, noted)
+        noted = self._pooled(squared(gradient))
+        average = self._either(averaged(state["square"], self.square_decay, noted), state["square"])
         seen = 1 - self.square_decay ** (state["count"] + 1)
         largest = jnp.maximum(state["largest_rate"], context.learning_rate)
         gap = jax.tree.map(lambda here, there: jnp.abs(here - there), state["params"], context.sent)
@@ -224,13 +243,19 @@ class GapPenalty(ServerDescent):
         return jax.tree.map(jnp.divide, direction, penalties), noted
 
     def remember(self, state: State, noted: Any, step: Params, context: Context) -> State:
-        square = noted if self.momentum is None else self._pooled(squared(step))
+        square = self._either(noted, self._pooled(squared(step)))
         return {
             **state,
             "square": averaged(state["square"], self.square_decay, square),
             "count": state["count"] + 1,
             "largest_rate": jnp.maximum(state["largest_rate"], context.learning_rate),
         }
+
+    def _either(self, plain: Any, heavy: Any) -> Any:
+        """The first without momentum, the second with one."""
+        if self.momentum is None:
+            return plain
+        return jax.tree.map(lambda a, b: jnp.where(self.momentum == 0, a, b), plain, heavy)
 
     def _pooled(self, squares: Params) -> Any:
         """Squares as the granularity has them: as they are, their mean for each array, or one for all."""

@@ -6,21 +6,9 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from asyncsim.algorithms.base import Context, Params, State, algorithm
-from asyncsim.algorithms.parts import ServerDescent, scaled
+from asyncsim.algorithms.base import Context, algorithm
+from asyncsim.algorithms.parts import ScaledRate
 from asyncsim.records import NonNegative, register
-
-
-@algorithm
-class ScaledRate(ServerDescent):
-    """A correction that scales the learning rate of a gradient, before the momentum."""
-
-    def correct(self, state: State, gradient: Params, direction: Params, context: Context) -> tuple[Params, Any]:
-        return scaled(self.scale(context), direction), ()
-
-    def scale(self, context: Context) -> Any:
-        """The factor on this gradient's learning rate."""
-        raise NotImplementedError
 
 
 @register("staleness_aware")
@@ -41,13 +29,14 @@ class StalenessAware(ScaledRate):
 @register("inverse_delay")
 @algorithm
 class InverseDelay(ScaledRate):
-    """ASGD with its learning rate divided by the delay, which keeps the minima that SGD can settle in.
+    """ASGD with its learning rate divided by the delay.
 
         theta = theta - eta / max(1, tau) g
 
     tau is ``delay``, by default N - 1: the mean staleness of N workers that are always busy. Unlike
-    ``staleness_aware`` the factor is the same for all gradients. Server: 1 buffer, with momentum 2 (the paper advises
-    against one, or one for each worker: ``multi_asgd``). Giladi et al., ICLR 2020, arXiv 1909.12340 (for long delays).
+    ``staleness_aware`` the factor is the same for all gradients. Server: 1 buffer, with momentum 2. Giladi et al., ICLR
+    2020, arXiv 1909.12340: for long delays this keeps the minima that SGD can settle in (from the abstract; that they
+    advise against a momentum, or for one that is shifted, is recalled).
     """
 
     delay: NonNegative | None = None

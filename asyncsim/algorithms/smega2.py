@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from asyncsim.algorithms.base import Context, Message, Params, State, algorithm, static
-from asyncsim.algorithms.parts import ServerDescent, added, look_ahead, zeros_like
+from asyncsim.algorithms.parts import ServerDescent, added, moved, zeros_like
 from asyncsim.records import Count, Fraction, register
 
 
@@ -24,10 +24,13 @@ class SMEGA2(ServerDescent):
         send Theta = theta - eta gamma N m                                  (naive: ``advanced`` false)
 
     m is the momentum, G the sum of the gradients since it moved, s their number; N is ``momentum_cycle``, by default
-    the number of workers. The look ahead takes N - s updates with the present m and s with what is known of the next.
-    A gradient's weights add up to eta / (1 - gamma), as in plain momentum, so the learning rate is that of one worker.
-    Server: 3 buffers (theta, m, G) for any number of workers. Cohen, Hakimi and Schuster, ICPP 2022, as in the authors'
-    code: weight decay at the server's parameters (``decay_at`` worker: at those sent), advanced.
+    the number of workers. The look ahead takes N - s updates with the present m and s with what is known of the next
+    (derived from the code). A gradient's weights add up to eta / (1 - gamma), as in plain momentum, so the learning
+    rate is that of one worker. N counts updates: where one takes a gradient of each worker, a cycle of 1 is meant.
+
+    Server: 3 buffers (theta, m, G) for any number of workers, and for a moment the look ahead. Cohen, Hakimi and
+    Schuster, ICPP 2022, as in the authors' code: advanced, weight decay at the server's parameters (``decay_at`` worker
+    is an option of ours).
     """
 
     momentum: Fraction = 0.9
@@ -49,23 +52,23 @@ class SMEGA2(ServerDescent):
         step = added(direction, self.momentum, state["momentum"])
         share = (1 - self.dampening) / cycle
 
-        def moved(m: jax.Array, g: jax.Array) -> jax.Array:
+        def turned(m: jax.Array, g: jax.Array) -> jax.Array:
             return jnp.where(count == 0, self.momentum * m + share * g, m)
 
         return {
-            "params": look_ahead(state["params"], context.learning_rate, step),
-            "momentum": jax.tree.map(moved, state["momentum"], total),
+            "params": moved(state["params"], context.learning_rate, step),
+            "momentum": jax.tree.map(turned, state["momentum"], total),
             "gradients": jax.tree.map(lambda g: jnp.where(count == 0, 0, g), total),
             "count": count,
         }
 
     def view(self, state: State, context: Context) -> Params:
         cycle, count = self._cycle(context), state["count"]
-        direction = jax.tree.map(lambda m: cycle * m, state["momentum"])
-        if self.advanced:
 
-            def ahead(m: jax.Array, g: jax.Array) -> jax.Array:
-                return (cycle + count * (self.momentum - 1)) * m + count / cycle * g
+        def ahead(m: jax.Array, g: jax.Array) -> jax.Array:
+            if not self.advanced:
+                return cycle * m
+            return (cycle + count * (self.momentum - 1)) * m + count / cycle * g
 
-            direction = jax.tree.map(ahead, state["momentum"], state["gradients"])
-        return look_ahead(state["params"], context.learning_rate * self.momentum, direction)
+        direction = jax.tree.map(ahead, state["momentum"], state["gradients"])
+        return moved(state["params"], context.learning_rate * self.momentum, direction)

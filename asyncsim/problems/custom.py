@@ -52,20 +52,20 @@ class _FullRule(NamedTuple):
         return found
 
 
-_compiled_in: set[bool] = set()  # whether in float64: of the last replay of a user's functions
+_in_float64: bool | None = None  # whether the last replay of a user's functions was
 
 
 def forget_other_precision() -> None:
-    """Forget what was compiled if it was in another precision than JAX is set to now.
+    """Forget what was compiled, if users' functions were last replayed in another precision than JAX is set to now.
 
     An array of NumPy that a function has from outside keeps the type of its first compilation (JAX 0.10), and then does
     not compile in another.
     """
-    now = {bool(jax.config.jax_enable_x64)}  # type: ignore[attr-defined]
-    if _compiled_in and _compiled_in != now:
+    global _in_float64
+    now = bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
+    if _in_float64 not in (None, now):
         jax.clear_caches()
-    _compiled_in.clear()
-    _compiled_in.update(now)
+    _in_float64 = now
 
 
 class CustomProblem(Problem):
@@ -113,7 +113,6 @@ class CustomProblem(Problem):
         return f"CustomProblem({getattr(self._rule.user_loss, '__name__', 'loss')}, {self.num_samples} samples)"
 
     def init(self, key: jax.Array) -> tuple[Any, Any]:
-        forget_other_precision()
         return self._params, self._extra
 
     def loss(self, params: Any, extra: Any, batch: Any, key: jax.Array) -> tuple[jax.Array, Any]:

@@ -14,10 +14,22 @@ from asyncsim.data.base import num_samples
 from asyncsim.errors import InputError, nearest
 from asyncsim.problems.base import Problem
 from asyncsim.records import Count, Positive, checked
+from asyncsim.replaying.rules import Setting
+from asyncsim.replaying.sizes import Memory
+from asyncsim.runs import MEASURES
 from asyncsim.trace import Trace
-from asyncsim.vocabulary import READ, ROUNDING
+from asyncsim.vocabulary import READ, ROUNDING, SPANS
 
 MAX_EVALUATIONS = 100_000
+
+# figures of a run that a problem's own may not be mistaken for
+RESERVED = {"run", "status", "failure", "name", "seed", "batch_size", "statistics", "engine", "precision"} | {
+    *("measures", "time", "updates", "samples", "epochs", "spread", "ended", "seconds", "throughput", "time_to_target"),
+    *("gradients", "dropped", "cancelled", "in_flight", "staleness_mean", "staleness_max", "bytes_sent"),
+    *MEASURES,
+    *Memory._fields,
+    *(f"{kind}_share" for kind in SPANS),
+}
 
 
 @checked
@@ -83,6 +95,21 @@ class Target:
         """Whether an evaluation has reached the target."""
         value = figures[self.metric]
         return value <= self.value if self.metric == "loss" else value >= self.value
+
+
+def measured_names(setting: Setting, test: Any) -> list[str]:
+    """What an evaluation measures. Raises InputError if a problem's own figure has a name that means something else."""
+    try:
+        figures = jax.eval_shape(setting.rule.metrics, setting.params, setting.extra, test)
+    except TypeError as error:
+        raise InputError(f"its metrics fail: {str(error).splitlines()[0]}", "problem") from error
+    for name, value in figures.items():
+        if getattr(value, "shape", None) != () or jnp.issubdtype(value.dtype, jnp.complexfloating):
+            raise InputError(f"its figure {name} should be one real number, not {value}", "problem")
+    taken = RESERVED & set(figures)
+    if taken:
+        raise InputError(f"its figures may not be called {', '.join(sorted(taken))}", "problem")
+    return [*figures, *(["spread"] if setting.trace.kind == "peers" else [])]
 
 
 def evaluate(rule: Any, params: Any, extra: Any, test: Any) -> dict[str, float]:

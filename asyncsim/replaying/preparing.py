@@ -11,23 +11,12 @@ import numpy as np
 from asyncsim.algorithms import Algorithm, PeerAlgorithm, ServerAlgorithm
 from asyncsim.data import Batches, Data, Sampling, num_samples
 from asyncsim.errors import InputError, expect, within
-from asyncsim.problems import Problem
+from asyncsim.problems import CustomProblem, Problem
+from asyncsim.problems.custom import forget_other_precision
 from asyncsim.replaying.rules import Learning, Setting
-from asyncsim.runs import MEASURES
 from asyncsim.schedules import Schedule
-from asyncsim.sizes import Memory
 from asyncsim.streams import Purpose, check_seed
 from asyncsim.trace import Trace
-from asyncsim.vocabulary import SPANS
-
-# figures of a run that a problem's own may not be mistaken for
-RESERVED = {"run", "status", "failure", "name", "seed", "batch_size", "statistics", "engine", "precision"} | {
-    *("measures", "time", "updates", "samples", "epochs", "spread", "ended", "seconds", "throughput", "time_to_target"),
-    *("gradients", "dropped", "cancelled", "in_flight", "staleness_mean", "staleness_max", "bytes_sent"),
-    *MEASURES,
-    *Memory._fields,
-    *(f"{kind}_share" for kind in SPANS),
-}
 
 
 def check_fit(trace: Trace, algorithm: Algorithm, problem: Problem, seed: int) -> None:
@@ -65,6 +54,8 @@ def prepare(
 ) -> tuple[Setting, Any]:
     """The setting of an engine, and the test samples, in the precision that JAX is set to."""
     sampling = Sampling() if sampling is None else sampling
+    if isinstance(problem, CustomProblem):
+        forget_other_precision()
     data, key = problem.data(), jax.random.key(seed)
     params, extra = problem.init(jax.random.fold_in(key, Purpose.INITIALISATION))
     if any(np.asarray(x).dtype.kind != "f" for x in jax.tree.leaves(params)):
@@ -88,21 +79,6 @@ def prepare(
     )
     _check_loss(setting)
     return setting, arrays(data.test)
-
-
-def measured_names(setting: Setting, test: Any) -> list[str]:
-    """What an evaluation measures. Raises InputError if a problem's own figure has a name that means something else."""
-    try:
-        figures = jax.eval_shape(setting.rule.metrics, setting.params, setting.extra, test)
-    except TypeError as error:
-        raise InputError(f"its metrics fail: {str(error).splitlines()[0]}", "problem") from error
-    for name, value in figures.items():
-        if getattr(value, "shape", None) != () or jnp.issubdtype(value.dtype, jnp.complexfloating):
-            raise InputError(f"its figure {name} should be one real number, not {value}", "problem")
-    taken = RESERVED & set(figures)
-    if taken:
-        raise InputError(f"its figures may not be called {', '.join(sorted(taken))}", "problem")
-    return [*figures, *(["spread"] if setting.trace.kind == "peers" else [])]
 
 
 def _batches(problem: Problem, data: Data, sampling: Sampling, trace: Trace, seed: int) -> Batches:

@@ -16,6 +16,7 @@ from asyncsim.algorithms import Context
 from asyncsim.data.sampling import Batches
 from asyncsim.errors import InputError
 from asyncsim.trace import Trace
+from asyncsim.vocabulary import APPLY
 
 
 class Learning(NamedTuple):
@@ -25,6 +26,9 @@ class Learning(NamedTuple):
     train: Any  # the training samples
     key: jax.Array  # from which each row's key is folded
     num_workers: Any
+
+
+FIRST_ROW = {"worker": 0, "step": 0, "draw": 0, "staleness": 0, "count": 1, "factor": 1.0}
 
 
 class Setting(NamedTuple):
@@ -42,14 +46,19 @@ class Setting(NamedTuple):
     statistics: str = "mean"  # whose extra: each its own ("mean" or "first" of them is evaluated), or one, "shared"
 
     @property
+    def summed(self) -> bool:
+        """Whether some update is made of several gradients, with a server."""
+        trace = self.trace
+        return bool(np.any((trace.verb == APPLY) & trace.accepted & ~trace.closes))
+
+    @property
     def shares_extra(self) -> bool:
         """Whether there is one extra, and something in it, that all workers' gradients change."""
         return self.statistics == "shared" and bool(jax.tree.leaves(self.extra))
 
     def first_row(self) -> dict[str, Any]:
         """The columns of what is done before any row."""
-        factor = self.factor[0] if len(self.factor) else 1.0
-        return {"worker": 0, "step": 0, "draw": 0, "staleness": 0, "count": 1, "factor": factor}
+        return {**FIRST_ROW, "factor": self.factor[0] if len(self.factor) else 1.0}
 
 
 # which use of a row's random key: never the same key twice
@@ -98,6 +107,13 @@ def receive(learning: Learning, state: Any, kept: Any, message: Any, row: dict[s
     # the update is summed in the precision of the replay, whatever the message travelled in
     message = jax.tree.map(lambda m: jnp.asarray(m, jnp.result_type(m, jnp.zeros(()).dtype)), message)
     return same_types(kept, new, maker), message
+
+
+def contribution(learning: Learning, state: Any, own: Any, kept: Any, row: dict[str, Any]) -> Any:
+    """An example of what one arrival adds to an update: for its shapes."""
+    sent = view(learning, state, row)
+    _, _, message = send(learning, own, learning.algorithm.point(own, sent), row, sent)
+    return receive(learning, state, kept, message, row, sent)[1]
 
 
 def update(learning: Learning, state: Any, total: Any, row: dict[str, Any], sent: Any) -> Any:
@@ -172,21 +188,24 @@ def weighted_sum(messages: tuple[Any, ...], weights: Any) -> Any:
 
 
 def measure(on: bool, before: Any, point: Any, g: Any, after: Any, *holders: Any) -> dict[str, jax.Array]:
-    """What is measured on a gradient (see ``MEASURES``) that was taken at ``point``, and met ``before``.
+    """What is measured on a gradient that was taken at ``point``, and met ``before``, which became ``after``.
 
-    ``holders`` are where a momentum that it meets may be: the first that has one is measured.
+    gap: root-mean-square distance from the point to what the gradient meets; normalised gap: over the root mean square
+    of the gradient; effective learning rate: how far the parameters move against the gradient, per unit of it; length
+    of the momentum that it meets, and the cosine of the angle between them. ``holders`` are where a momentum may be:
+    the first that has one is taken. What is divided by the length of a gradient of 0 is 0.
     """
     if not on:
         return {}
-    distance, moved = jax.tree.map(jnp.subtract, before, point), jax.tree.map(jnp.subtract, after, before)
-    size = sum(x.size for x in jax.tree.leaves(point))
-    gap, length, power = jnp.sqrt(square(distance)), jnp.sqrt(square(g)), square(g)
+    distance, change = jax.tree.map(jnp.subtract, before, point), jax.tree.map(jnp.subtract, after, before)
+    away, power = jnp.sqrt(square(distance)), square(g)
+    length = jnp.sqrt(power)
     values = {
-        "gap": gap / np.sqrt(size),
-        "normalised_gap": jnp.where(gap > 0, gap / length, 0),
+        "gap": away / np.sqrt(sum(x.size for x in jax.tree.leaves(point))),
+        "normalised_gap": ratio(away, length),
         "gradient_norm": length,
-        "update_norm": jnp.sqrt(square(moved)),
-        "effective_learning_rate": ratio(-product(moved, g), power),
+        "update_norm": jnp.sqrt(square(change)),
+        "effective_learning_rate": ratio(-product(change, g), power),
     }
     velocity = momentum_in(point, holders)
     if velocity is not None:
@@ -198,16 +217,21 @@ def measure(on: bool, before: Any, point: Any, g: Any, after: Any, *holders: Any
 def momentum_in(params: Any, holders: tuple[Any, ...]) -> Any:
     """What a dict calls ``"momentum"``, if it is shaped like the parameters, or None."""
     for holder in holders:
-        if isinstance(holder, dict) and "momentum" in holder:
-            found, like = (jax.tree.map(jnp.shape, tree) for tree in (holder["momentum"], params))
-            if found == like:
-                return holder["momentum"]
+        if isinstance(holder, dict) and "momentum" in holder and same_shape(holder["momentum"], params):
+            return holder["momentum"]
     return None
 
 
+def same_shape(a: Any, b: Any) -> bool:
+    """Whether two trees have the same structure and arrays of the same shapes."""
+    if jax.tree.structure(a) != jax.tree.structure(b):  # type: ignore[operator]
+        return False
+    return all(jnp.shape(x) == jnp.shape(y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+
+
 def ratio(a: Any, b: Any) -> jax.Array:
-    """a / b, where b is 0 too: 0."""
-    return jnp.where(b > 0, a / jnp.where(b > 0, b, 1), 0)
+    """a / b, or 0 where b is 0."""
+    return jnp.where(b == 0, 0, a / jnp.where(b == 0, 1, b))
 
 
 def product(a: Any, b: Any) -> jax.Array:

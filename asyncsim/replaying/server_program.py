@@ -102,7 +102,9 @@ class CompiledServer(Compiled):
         extra, shared = ((), strong(setting.extra)) if setting.shares_extra else (setting.extra, ())
         workers = stack((algorithm.start(params), algorithm.keep(params), extra), trace.num_workers)
         row = setting.first_row()
-        total = zeros_of(jax.eval_shape(_contribution, learning, state, workers, row)) if plan.grouped else ()
+        example = functools.partial(rules.contribution, learning, row=row)
+        own, kept, _ = take(workers, 0)
+        total = zeros_of(jax.eval_shape(example, state, own, kept)) if plan.grouped else ()
         self.carry = state, total, workers, stack(rules.view(learning, state, row), plan.slots), shared
 
     def planned(self, cut: int) -> int:
@@ -118,11 +120,3 @@ class CompiledServer(Compiled):
     def pools(self) -> Any:
         """What is stacked, for tests."""
         return self.carry[2:4]
-
-
-def _contribution(learning: Learning, state: Any, workers: Any, row: dict[str, Any]) -> Any:
-    """An example of what one arrival adds to an update: for its shapes only."""
-    own, kept, _ = take(workers, 0)
-    sent = rules.view(learning, state, row)
-    _, _, message = rules.send(learning, own, learning.algorithm.point(own, sent), row, sent)
-    return rules.receive(learning, state, kept, message, row, sent)[1]

@@ -15,17 +15,16 @@ from asyncsim.errors import InputError, expect, nearest
 from asyncsim.problems import Problem
 from asyncsim.records import in_words
 from asyncsim.replaying.by_row import ByRowPeers, ByRowServer
-from asyncsim.replaying.evaluation import Every, Target, evaluate
+from asyncsim.replaying.evaluation import Every, Target, evaluate, measured_names
 from asyncsim.replaying.peer_program import CompiledPeers
-from asyncsim.replaying.preparing import check_fit, measured_names, prepare
+from asyncsim.replaying.preparing import check_fit, prepare
 from asyncsim.replaying.rules import Setting
 from asyncsim.replaying.server_program import CompiledServer
+from asyncsim.replaying.sizes import memory
 from asyncsim.runs import MEASURES, Run, summarise
 from asyncsim.schedules import Schedule
-from asyncsim.sizes import memory
 from asyncsim.tables import Table
 from asyncsim.trace import Trace
-from asyncsim.vocabulary import APPLY
 
 ENGINES: dict[tuple[str, str], Any] = {
     ("scan", "server"): CompiledServer,
@@ -71,7 +70,7 @@ def replay(
         schedule: moves the learning rate
         every: when to evaluate (by default about 50 times, evenly in updates)
         target: a test figure to reach
-        measures: gap and norms of each gradient; without them the replay is faster
+        measures: gap, norms, effective learning rate and momentum of each gradient; without them the replay is faster
         engine: ``"scan"``, a compiled loop, or ``"rows"``, one call per row (for models that use ``lax.conv``); they
             agree to rounding
         precision: ``"float32"`` or ``"float64"``
@@ -119,15 +118,14 @@ def replay(
         names = measured_names(setting, test)
         if target is not None:
             target.check(names)
+        takes = memory(algorithm, setting.params, trace.num_workers, summed=setting.summed)._asdict()
+        takes = {k: v for k, v in takes.items() if trace.kind == "server" or k.startswith("worker")}
         walk = Walk(setting, ENGINES[engine, trace.kind], cuts, target, test, problem.num_samples)
         label = label or described(algorithm)
         # None: no bar where standard error is not a terminal
         hidden = None if progress else True
         with tqdm(total=len(trace.gradients), desc=label, unit="gradient", disable=hidden, leave=False) as bar:
             run = walk.run(bar, label, float(algorithm.learning_rate))
-        summed = bool(np.any((trace.verb == APPLY) & trace.accepted & ~trace.closes))
-        takes = memory(algorithm, run.params, trace.num_workers, summed=summed)._asdict()
-        takes = {k: v for k, v in takes.items() if trace.kind == "server" or k.startswith("worker")}
         run = dataclasses.replace(run, summary={**run.summary, **takes})
     tables = {"algorithm": algorithm, "problem": problem, "sampling": sampling}
     tables |= {"schedule": schedule, "evaluate": every, "target": target}

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from asyncsim.algorithms import Algorithm, Context, PeerAlgorithm, ServerAlgorithm
+from asyncsim.algorithms import Algorithm, PeerAlgorithm, ServerAlgorithm
+from asyncsim.errors import InputError, expect
 from asyncsim.problems import Problem
+from asyncsim.replaying import rules
+from asyncsim.replaying.rules import FIRST_ROW, Learning
 
 
 class Memory(NamedTuple):
@@ -39,9 +43,13 @@ def memory(algorithm: Algorithm, problem: Problem | Any, num_workers: int, *, su
 
         memory(SMEGA2(), MLP(), 64).server_buffers == 3
     """
+    expect(algorithm, Algorithm, "algorithm")
+    if not isinstance(num_workers, int) or num_workers < 1:
+        raise InputError(f"expected a whole number >= 1, got {num_workers!r}", "num_workers")
     if isinstance(problem, Problem):
         problem = jax.eval_shape(lambda key: problem.init(key)[0], jax.random.key(0))
     params = jax.eval_shape(lambda p: jax.tree.map(jnp.asarray, p), problem)
+    algorithm = jax.tree.map(jnp.asarray, algorithm)  # as a replay has it
     if isinstance(algorithm, PeerAlgorithm):
         return Memory(0.0, 0, *_sizes(params, (jax.eval_shape(algorithm.init, params), 1)))
     assert isinstance(algorithm, ServerAlgorithm)
@@ -51,20 +59,24 @@ def memory(algorithm: Algorithm, problem: Problem | Any, num_workers: int, *, su
     if algorithm.keeps_sent:
         parts.append((params, num_workers))
     if summed:
-        parts.append((jax.eval_shape(lambda *x: _part(algorithm, *x), state, kept, own, params), 1))
+        learning = Learning(algorithm, (), jax.random.key(0), jnp.asarray(num_workers))
+        parts.append(
+            (jax.eval_shape(functools.partial(rules.contribution, learning, row=FIRST_ROW), state, own, kept), 1)
+        )
     return Memory(*_sizes(params, *parts), *_sizes(params, (own, 1)))
-
-
-def _part(algorithm: ServerAlgorithm, state: Any, kept: Any, own: Any, params: Any) -> Any:
-    """What one arrival adds to an update."""
-    context = Context(jnp.zeros(()), 0, 0, 0, sent=params, key=jax.random.key(0))
-    _, message = algorithm.outgoing(own, params, context)
-    return algorithm.receive(state, kept, message, context)[1]
 
 
 def _sizes(params: Any, *parts: tuple[Any, int]) -> tuple[float, int]:
     """Buffers and bytes of several trees, each so many times."""
-    leaves = [(x, times) for tree, times in parts for x in jax.tree.leaves(tree)]
-    whole = sum(times * x.size for x, times in leaves if x.ndim)
-    model = sum(x.size for x in jax.tree.leaves(params) if x.ndim) or sum(x.size for x in jax.tree.leaves(params))
-    return whole / model, sum(times * x.size * x.dtype.itemsize for x, times in leaves)
+    model = sum(x.size for x in jax.tree.leaves(params))
+    buffers = sum(times * _buffers(tree, params, model) for tree, times in parts)
+    held = sum(times * x.size * x.dtype.itemsize for tree, times in parts for x in jax.tree.leaves(tree))
+    return float(buffers), held
+
+
+def _buffers(tree: Any, params: Any, model: int) -> float:
+    """How many times the parameters are in a tree, and what else is an array, as a part of them."""
+    pieces = jax.tree.leaves(tree, is_leaf=lambda piece: rules.same_shape(piece, params))
+    whole = [rules.same_shape(piece, params) for piece in pieces]
+    rest = sum(x.size for x, counted in zip(pieces, whole, strict=True) if not counted and x.ndim)
+    return sum(whole) + (rest / model if model else 0)
