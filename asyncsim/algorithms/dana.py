@@ -7,8 +7,9 @@ from typing import Any, Literal
 import jax
 
 from asyncsim.algorithms.base import Context, Message, Params, State, algorithm, static
+from asyncsim.algorithms.corrections import DelayCompensation, GapPenalty
 from asyncsim.algorithms.multi_asgd import MultiASGD
-from asyncsim.algorithms.parts import DelayCompensation, GapPenalty, ServerDescent, added, moved, zeros_like
+from asyncsim.algorithms.parts import ServerDescent, added, moved, zeros_like
 from asyncsim.records import Fraction, NonNegative, register
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncsim.algorithms.base import algorithm
-from asyncsim.algorithms.parts import DelayCompensation
+from asyncsim.algorithms.corrections import DelayCompensation
 from asyncsim.records import register
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncsim.algorithms.base import algorithm
-from asyncsim.algorithms.parts import GapPenalty
+from asyncsim.algorithms.corrections import GapPenalty
 from asyncsim.records import Fraction, register
 
 

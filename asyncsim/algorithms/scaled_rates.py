@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from asyncsim.algorithms.base import Context, algorithm
-from asyncsim.algorithms.parts import ScaledRate
+from asyncsim.algorithms.corrections import ScaledRate
 from asyncsim.records import NonNegative, register
 
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from asyncsim.replaying import rules
+from asyncsim.replaying.measures import measure, spread
 from asyncsim.replaying.rules import Learning, Setting
 from asyncsim.trace import Trace
 from asyncsim.vocabulary import APPLY, CANCEL, MERGE, MIX, PUBLISH, READ, RESET, STEP
@@ -163,7 +164,7 @@ def server_update(learning: Learning, state: Any, total: Any, row: Any, sent: An
 @functools.partial(jax.jit, static_argnums=5)
 def server_measure(learning: Learning, point: Any, g: Any, holders: Any, states: Any, on: bool) -> Any:
     before, after = map(learning.algorithm.final, states)
-    return rules.measure(on, before, point, g, after, *holders)
+    return measure(on, before, point, g, after, *holders)
 
 
 class ByRowPeers(_ByRow):
@@ -207,7 +208,7 @@ class ByRowPeers(_ByRow):
         """Parameters, extra, and the distance of the peers from their mean."""
         algorithm = self.setting.learning.algorithm
         states = jax.tree.map(lambda *x: jnp.stack(x), *self._states)
-        return algorithm.final(states), self._evaluated_extra(), {"spread": rules.spread(algorithm, states)}
+        return algorithm.final(states), self._evaluated_extra(), {"spread": spread(algorithm, states)}
 
 
 @jax.jit
@@ -219,7 +220,7 @@ def peer_point(learning: Any, state: Any) -> Any:
 def peer_step(learning: Any, state: Any, point: Any, g: Any, row: Any, measures: bool) -> Any:
     new = rules.step(learning, state, g, row)
     here, there = learning.algorithm.point(state), learning.algorithm.point(new)
-    return new, rules.measure(measures, here, point, g, there, state)
+    return new, measure(measures, here, point, g, there, state)
 
 
 @jax.jit

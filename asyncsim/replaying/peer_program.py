@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from asyncsim.replaying import rules
+from asyncsim.replaying.measures import measure, spread
 from asyncsim.replaying.peer_plan import plan_peers
 from asyncsim.replaying.pools import PROGRAMS, Compiled, loop, put, stack, strong, take, zeros_of
 from asyncsim.replaying.rules import Learning, Setting
@@ -74,7 +75,7 @@ def peer_program(carry: Any, learning: Learning, rows: Any, count: Any, rule: An
                 point = jax.tree.map(lambda a, b: jnp.where(row["apart"], a, b), stored, here)
             loss, g, extra = rules.gradient(rule, learning, point, extra, row)
             new = rules.step(learning, state, g, row)
-            measures = rules.measure(flags.measures, here, point, g, algorithm.point(new), state)
+            measures = measure(flags.measures, here, point, g, algorithm.point(new), state)
             return new, extra, {"loss": loss, **measures}
 
         nothing = zeros_of(jax.eval_shape(step, state, extra, stored)[2])
@@ -124,7 +125,7 @@ class CompiledPeers(Compiled):
         (states, extras), *_, shared = self.carry
         extra = shared if self.flags.shares_extra else rules.evaluated_extra(self.setting.statistics, extras)
         algorithm = self.setting.learning.algorithm
-        return algorithm.final(states), extra, {"spread": rules.spread(algorithm, states)}
+        return algorithm.final(states), extra, {"spread": spread(algorithm, states)}
 
     @property
     def pools(self) -> Any:

@@ -11,6 +11,7 @@ import numpy as np
 from jax import lax
 
 from asyncsim.replaying import rules
+from asyncsim.replaying.measures import measure
 from asyncsim.replaying.pools import PROGRAMS, Compiled, loop, put, seal, stack, strong, take, zeros_of
 from asyncsim.replaying.rules import Learning, Setting
 from asyncsim.replaying.server_plan import plan_server
@@ -59,7 +60,7 @@ def server_program(carry: Any, learning: Learning, rows: Any, count: Any, rule: 
                 new_state, total, kept = accept(state, total, kept)
             own = jax.tree.map(lambda a, b: jnp.where(row["sends"], a, b), left, stays) if flags.local_steps else left
             before, after = algorithm.final(state), algorithm.final(new_state)
-            measures = rules.measure(flags.measures, before, point, g, after, met, mine, state)
+            measures = measure(flags.measures, before, point, g, after, met, mine, state)
             return new_state, total, own, kept, new_extra, {"loss": loss, **measures}
 
         slices = (state, total, own, kept, extra, sent)

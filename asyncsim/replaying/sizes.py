@@ -12,6 +12,7 @@ from asyncsim.algorithms import Algorithm, PeerAlgorithm, ServerAlgorithm
 from asyncsim.errors import InputError, expect
 from asyncsim.problems import Problem
 from asyncsim.replaying import rules
+from asyncsim.replaying.measures import same_shape
 from asyncsim.replaying.rules import FIRST_ROW, Learning
 
 
@@ -76,7 +77,7 @@ def _sizes(params: Any, *parts: tuple[Any, int]) -> tuple[float, int]:
 
 def _buffers(tree: Any, params: Any, model: int) -> float:
     """How many times the parameters are in a tree, and what else is an array, as a part of them."""
-    pieces = jax.tree.leaves(tree, is_leaf=lambda piece: rules.same_shape(piece, params))
-    whole = [rules.same_shape(piece, params) for piece in pieces]
+    pieces = jax.tree.leaves(tree, is_leaf=lambda piece: same_shape(piece, params))
+    whole = [same_shape(piece, params) for piece in pieces]
     rest = sum(x.size for x, counted in zip(pieces, whole, strict=True) if not counted and x.ndim)
     return sum(whole) + (rest / model if model else 0)
