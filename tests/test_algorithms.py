@@ -67,8 +67,46 @@ METHODS = {
 
 
 @pytest.mark.parametrize("method", [m for row in METHODS.values() for m in row], ids=repr)
-def test_battery(method):
+def test_battery(method, tmp_path):
+    """In one test, as they share a compiled program."""
     check_algorithm(method)
+    with jax.enable_x64(True):
+        state_survives_save_and_load(method, tmp_path / "state.npz")
+        run_says_what_its_state_takes(method)
+
+
+def battery_of(method):
+    """The trace and the problem of ``check_algorithm``."""
+    steps = method.kind == "server" and type(method).local is not ServerAlgorithm.local
+    return small_trace(method.kind, local_steps=steps), MLP(
+        Blobs(features=5, classes=3, train=50, test=20), hidden=(4,)
+    )
+
+
+def state_survives_save_and_load(method, path):
+    """Half a run, all that the replay holds written to a file and read back, the other half: the same bytes."""
+    trace, problem = battery_of(method)
+    cuts = [len(trace) // 2, len(trace)]
+    setting, _ = prepare(trace, method, problem, seed=0, schedule=Schedule(), cuts=cuts, measures=True)
+    whole, first, second = (ENGINES["scan", trace.kind](setting) for _ in range(3))
+    whole.advance(cuts[0])
+    whole.advance(cuts[1])
+    first.advance(cuts[0])
+    path.write_bytes(pack_tree(first.carry))
+    leaves = [jnp.asarray(x) for x in jax.tree.leaves(unpack_tree(path))]
+    second.carry, second._at = jax.tree.unflatten(jax.tree.structure(first.carry), leaves), first._at
+    second.advance(cuts[1])
+    for a, b in zip(jax.tree.leaves(whole.carry), jax.tree.leaves(second.carry), strict=True):
+        assert np.array_equal(a, b)
+
+
+def run_says_what_its_state_takes(method):
+    trace, problem = battery_of(method)
+    run = replay(trace, method, problem, precision="float64")
+    found = memory(method, problem, 3, summed=method.kind == "server")._asdict()
+    assert {k: v for k, v in run.summary.items() if k in found} == {
+        k: v for k, v in found.items() if method.kind == "server" or k.startswith("worker")
+    }
 
 
 BUFFERS = {  # on the server, for N workers, and on a worker: section by section as the papers count them
@@ -135,37 +173,6 @@ def test_memory_of_odd_models(params, size):
 def test_memory_refuses(arguments, message):
     with pytest.raises(InputError, match=message):
         memory(*arguments)
-
-
-@pytest.mark.parametrize("name", [name for name in METHODS if name not in ("sgd", "asgd", "sgp")])
-def test_a_run_says_what_its_state_takes(name):
-    method = METHODS[name][0]
-    problem = MLP(Blobs(features=6, classes=3), hidden=(5,))
-    trace = small_trace(method.kind, local_steps=False)
-    run = replay(trace, method, problem)
-    found = memory(method, problem, 3, summed=True)
-    assert {k: run.summary[k] for k in found._fields if k in run.summary} == {
-        k: v for k, v in found._asdict().items() if method.kind == "server" or k.startswith("worker")
-    }
-
-
-@pytest.mark.parametrize("method", [m for row in METHODS.values() for m in row], ids=repr)
-def test_state_survives_save_and_load(method, tmp_path):
-    """Half a run, all that the replay holds written to a file and read back, the other half: the same bytes."""
-    trace = small_trace(method.kind, local_steps=False)
-    problem = MLP(Blobs(features=5, classes=3, train=50, test=20), hidden=(4,))
-    cuts = [len(trace) // 2, len(trace)]
-    setting, _ = prepare(trace, method, problem, seed=0, schedule=Schedule(), cuts=cuts, measures=False)
-    whole, first, second = (ENGINES["scan", trace.kind](setting) for _ in range(3))
-    whole.advance(cuts[0])
-    whole.advance(cuts[1])
-    first.advance(cuts[0])
-    (tmp_path / "state.npz").write_bytes(pack_tree(first.carry))
-    leaves = [jnp.asarray(x) for x in jax.tree.leaves(unpack_tree(tmp_path / "state.npz"))]
-    second.carry, second._at = jax.tree.unflatten(jax.tree.structure(first.carry), leaves), first._at
-    second.advance(cuts[1])
-    for a, b in zip(jax.tree.leaves(whole.carry), jax.tree.leaves(second.carry), strict=True):
-        assert np.array_equal(a, b)
 
 
 def test_every_registered_method_has_its_row():
