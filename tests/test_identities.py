@@ -58,7 +58,10 @@ def trace_of(arrivals, batch_size=4):
 
 
 def history(trace, method, what=None, schedule=None, measured=None):
-    """(updates, d) the parameters after each update, and (updates, d) what is sent then; measures go to ``measured``."""
+    """(updates, d) the parameters after each update, and (updates, d) what is sent then.
+
+    What is measured on each gradient goes to the dict ``measured``.
+    """
     with jax.enable_x64(True):
         schedule, cuts = schedule or Schedule(), [*(np.flatnonzero(trace.closes) + 1), len(trace)]
         on = {"seed": 1, "cuts": cuts, "measures": measured is not None}
