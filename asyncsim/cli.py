@@ -267,3 +267,6 @@ DESCRIPTION = (
     "Simulate asynchronous distributed training: a model of the cluster decides when each gradient is computed and "
     "applied, real gradients decide what is learned. Start with: asyncsim run scenarios/quickstart.toml"
 )
+
+if __name__ == "__main__":
+    main()

@@ -33,3 +33,21 @@ def keep_programs(folder: str | None) -> None:
         jax.config.update("jax_compilation_cache_dir", folder)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+_in_float64: bool | None = None  # whether what was last compiled of users' functions was
+
+
+def forget_other_precision() -> None:
+    """Forget what was compiled, if users' functions were last compiled in another precision than JAX is set to now.
+
+    An array of NumPy that a function has from outside keeps the type of its first compilation (JAX 0.10), and then does
+    not compile in another.
+    """
+    import jax
+
+    global _in_float64
+    now = bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
+    if _in_float64 not in (None, now):
+        jax.clear_caches()
+    _in_float64 = now

@@ -140,6 +140,9 @@ def table(obj: Any) -> Any:
         obj = obj.resolved() if hasattr(obj, "resolved") else obj
         head: dict[str, Any] = {"name": obj.name} if isinstance(obj, Family) else {}
         values = {f.name: getattr(obj, f.name) for f in dataclasses.fields(obj)}
+        for f in dataclasses.fields(obj):
+            if values[f.name] is None and f.default is not None:
+                raise InputError("None cannot be written to a scenario file: left out, it means the default", f.name)
         return head | {k: table(v) for k, v in values.items() if v is not None}
     if isinstance(obj, Mapping):
         return {k: table(v) for k, v in obj.items()}

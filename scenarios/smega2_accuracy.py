@@ -13,7 +13,12 @@ All else is at its defaults. Five seeds; runs of one seed share initialisation a
 on one cluster their trace.
 
 What to see: for each kind of cluster the mean accuracy with its standard error, then the difference to the method's own
-single worker, and to SMEGA2 at the same N, over pairs of equal seeds.
+single worker, and to SMEGA2 at the same N, over pairs of equal seeds. NAG-ASGD breaks down at 8 workers, where SMEGA2
+is within 1.2 points of one worker; but SMEGA2 does not hold to 64 here. With equal workers it is lost at 32, as is
+DANA-Zero; with mixed ones it is 4 points down at 32. At the end of each cycle it is synchronous heavy ball at N times
+the learning rate, and that breaks down at 64 as well: at the learning rate that is best for one worker this model does
+not bear such batches. What shrinks stale gradients (staleness-aware, Gap-Aware, DANA-GA) does hold: DANA-GA to 1.4
+points at 64, with 131 buffers in place of 3. ``learning_rate.py`` says what smaller rates do.
 """
 
 from __future__ import annotations

@@ -16,8 +16,6 @@ from asyncsim.runs import versions
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-KIND = "study"
-
 
 def arguments(doc: str | None) -> argparse.Namespace:
     """--quick, --out and --processes, and the ``name`` of the script; its docstring is the help."""
@@ -46,20 +44,24 @@ def sweep(
 def run(doc: str | None, study: Callable[[argparse.Namespace], Mapping[str, Any]]) -> None:
     """Do a study, write what it returns by file name (texts, tables, figures), and print ``table.txt``."""
     given = arguments(doc)
+    kind = f"study {given.name}"  # of one study, in one form: no other takes its place
     try:
-        check_folder(given.out, KIND)
+        check_folder(given.out, kind)
         files = study(given)
-        with new_folder(given.out, KIND) as folder:
+        with new_folder(given.out, kind) as folder:
             for name, content in files.items():
                 if isinstance(content, str | asyncsim.Table):
                     text = content if isinstance(content, str) else content.to_csv()
                     (folder / name).write_text(text, encoding="utf-8")
                 else:
                     content.savefig(folder / name, dpi=120, metadata={"Software": None})
-            mark(folder, KIND, quick=given.quick, versions=versions())
+            mark(folder, kind, versions=versions())
     except asyncsim.InputError as error:
         print(f"{given.name}: {error}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        print(f"{given.name}: interrupted; the same command goes on from there", file=sys.stderr)
+        sys.exit(130)
     print(files["table.txt"], end="")
     print(f"\nresults: {given.out}")
 

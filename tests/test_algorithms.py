@@ -29,7 +29,7 @@ from asyncsim.algorithms import (
 )
 from asyncsim.data import Blobs
 from asyncsim.errors import InputError
-from asyncsim.problems import MLP
+from asyncsim.problems import MLP, Quadratic
 from asyncsim.replaying import replay
 from asyncsim.replaying.preparing import prepare
 from asyncsim.replaying.sizes import memory
@@ -51,7 +51,7 @@ METHODS = {
     "dana_ga": [DanaGA(0.02), DanaGA(0.02, weight_decay=1e-3)],
     "gap_aware": [
         GapAware(0.02, weight_decay=1e-3),
-        GapAware(0.02, None),
+        GapAware(0.02, 0.0),
         *(GapAware(0.02, granularity=g) for g in ("layer", "global")),
     ],
     "dc_asgd": [
@@ -168,11 +168,36 @@ def test_memory_of_odd_models(params, size):
         ((SMEGA2, {}, 2), r"algorithm: expected an Algorithm, got the class SMEGA2; make one: SMEGA2\(\)"),
         ((SMEGA2(), {}, 0), "num_workers: expected a whole number >= 1, got 0"),
         ((SMEGA2(), {}, 2.5), "num_workers: expected a whole number >= 1, got 2.5"),
+        ((SMEGA2(), {}, True), "num_workers: expected a whole number >= 1, got True"),
+        ((SMEGA2(), MLP, 2), "problem: expected a Problem, or its parameters, got <class"),
+        ((SMEGA2(), None, 2), "problem: expected a Problem, or its parameters, got None"),
+        ((SMEGA2(), "mlp", 2), "problem: holds <U3; what a replay computes with are ordinary numbers"),
     ],
 )
 def test_memory_refuses(arguments, message):
     with pytest.raises(InputError, match=message):
         memory(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        (lambda: GapAware(square_decay=0.99999999), "0.99999999 is 1 in float32: .*>= 0 and < 1, got 1"),
+        (lambda: SMEGA2(momentum=0.99999999), "0.99999999 is 1 in float32: .*>= 0 and < 1, got 1"),
+        (lambda: InverseDelay(delay=1e39), "1e.39 is inf in float32: "),
+        (lambda: DCASGD(compensation=1e300), "1e.300 is inf in float32: "),
+    ],
+)
+def test_a_number_that_is_another_in_the_precision_of_the_replay_is_refused(method, message):
+    trace, problem = small_trace("server", gradients=5, local_steps=False), Quadratic()
+    with pytest.raises(InputError, match=f"^algorithm: {message}"):
+        replay(trace, method(), problem)
+    assert np.isfinite(replay(trace, method(), problem, precision="float64").updates["loss"][0])
+
+
+def test_a_cycle_has_a_bound():
+    with pytest.raises(InputError, match="momentum_cycle: expected a whole number"):
+        SMEGA2(momentum_cycle=2**31)
 
 
 def test_every_registered_method_has_its_row():

@@ -1,17 +1,21 @@
 """The command line and what it says to mistakes: one line, exit status 2, nothing half-written."""
 
+import dataclasses
 import os
 import re
 import signal
 import subprocess
 import sys
 import tomllib
+import typing
 
 import numpy as np
 import pytest
 
+import asyncsim
 from asyncsim.cli import main
 from asyncsim.listing import FAMILIES
+from asyncsim.records import table
 from asyncsim.runs import load as load_run
 from asyncsim.scenario_files import load_scenarios
 from asyncsim.sweeps.axes import load, rows
@@ -412,3 +416,34 @@ def test_every_scenario_in_the_folder_is_valid(scenarios_folder):
     assert files
     for file in files:
         assert rows(*load(file)) if "sweep" in tomllib.loads(file.read_text()) else load_scenarios(file)
+
+
+@pytest.mark.parametrize("module", ["asyncsim", "asyncsim.cli"])
+def test_as_a_module(module):
+    command = [sys.executable, "-m", module, "run", "none.toml"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "none.toml" in done.stderr
+
+
+def test_what_a_scenario_leaves_out_is_the_default():
+    """None is not written: so nothing that may be None has another default."""
+    for family in FAMILIES.values():
+        for cls in family.members.values():
+            hints = typing.get_type_hints(cls)
+            for f in dataclasses.fields(cls):
+                if type(None) in typing.get_args(hints[f.name]):
+                    assert f.default is None, (cls, f.name)
+
+
+@asyncsim.checked
+class Odd:
+    """Has a default where None means something else."""
+
+    period: float | None = 2.0
+
+
+def test_none_in_place_of_a_default_is_not_written():
+    assert table(Odd()) == {"period": 2.0}
+    with pytest.raises(asyncsim.InputError, match="period: None cannot be written to a scenario file"):
+        table(Odd(None))

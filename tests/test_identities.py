@@ -127,7 +127,7 @@ RULES = [
         case
         for name, parts in LAYERS.items()
         for method, written, momenta in (
-            (GapAware, numpy_server.GapAware, (None, 0.0, 0.9)),
+            (GapAware, numpy_server.GapAware, (0.0, 0.9)),
             (DanaGA, numpy_server.DanaGA, (0.9,)),
         )
         for case in cases(method, written, {"granularity": name, "square_decay": 0.99}, momenta, parts=parts, rho=0.99)

@@ -333,6 +333,27 @@ def test_a_loss_that_closes_over_an_array_runs_in_both_precisions():
         assert run.params["x"] == pytest.approx(centre, abs=1e-6)
 
 
+@algorithm
+class NamesAnArray(ServerAlgorithm):
+    """theta = theta - eta k g, for an array k from outside."""
+
+    learning_rate: float = 0.1
+
+    def apply(self, state, message, context):
+        return {"params": jax.tree.map(lambda x, g: x - context.learning_rate * FACTORS * g, state["params"], message)}
+
+
+FACTORS = np.array([0.5, 0.25])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_method_that_names_an_array_runs_in_both_precisions(engine):
+    for precision in ("float32", "float64", "float32"):
+        trace, problem = Trace.from_arrivals([0] * 3), Quadratic(eigenvalues=(1.0, 1.0))
+        run = replay(trace, NamesAnArray(), problem, precision=precision, engine=engine)
+        assert run.params["x"] == pytest.approx([0.95**3, 0.975**3], abs=1e-6)
+
+
 def test_a_dropped_gradient_that_is_not_finite_ends_nothing():
     """The server never took it."""
     log = Recorder(2, "server")

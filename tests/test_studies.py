@@ -26,7 +26,7 @@ def test_the_quick_form_runs(study, tmp_path):
     folder = tmp_path / "runs" / f"{study}-quick"
     assert done.stdout.startswith((folder / "table.txt").read_text())
     assert {"table.txt", "figure.png", "asyncsim.json"} <= {p.name for p in folder.iterdir()}
-    assert json.loads((folder / "asyncsim.json").read_text())["quick"] is True
+    assert json.loads((folder / "asyncsim.json").read_text())["kind"] == f"study {study}-quick"
 
 
 def test_the_committed_memory_is_what_the_study_counts(tmp_path):
@@ -34,6 +34,14 @@ def test_the_committed_memory_is_what_the_study_counts(tmp_path):
     assert done.returncode == 0, done.stderr
     for name in ("table.txt", "memory.csv"):
         assert (tmp_path / "made" / name).read_text() == (ROOT / "results" / "momentum_memory" / name).read_text()
+
+
+def test_no_study_takes_the_place_of_another(tmp_path):
+    assert run("momentum_memory", tmp_path, "--out", "made").returncode == 0
+    done = run("momentum_memory", tmp_path, "--quick", "--out", "made")
+    assert done.returncode == 2
+    assert "made: holds a study momentum_memory, which a study momentum_memory-quick would replace" in done.stderr
+    assert run("momentum_memory", tmp_path, "--out", "made").returncode == 0  # but that of the same name
 
 
 def test_a_folder_that_holds_anything_else_is_left_alone(tmp_path):

@@ -445,15 +445,37 @@ def test_paired_differences_by_hand(monkeypatch):
     assert np.isnan(large["difference"])
     to_small = list(found.paired("accuracy", ["algorithm.name", "size"], {"size": 1}).rows())
     assert to_small[2]["difference"] == pytest.approx((-0.5 - 0.4) / 2)
+    assert list(found.paired("accuracy", ["algorithm.name", "size"], {"size": np.int64(1)}).rows())[2] == to_small[2]
+    both = ("algorithm.name", "size")
     for arguments, message in [
-        (("accurate", "size", {}), r"no column 'accurate'; did you mean 'accuracy'|no column 'accurate'"),
-        (("accuracy", "algorithm.name", {"algorithm.name": "c"}), "to: no runs of algorithm.name = 'c' among"),
-        (("accuracy", "algorithm.name", {"size": 1}), "to: no runs of size = 1 among algorithm.name"),
+        (("accurate", "size", {"size": 1}), "no column 'accurate'; did you mean 'accuracy'.*figures: accuracy"),
+        (("accuracy", both, {"algorithm.name": "c"}), "to: no run has algorithm.name = 'c'; there are: a, b"),
+        (("accuracy", both, {"size": 2}), "to: no run has size = 2; there are: 1, 8"),
+        (("accuracy", both, {"size": [1]}), r"to: no run has size = \[1\]"),
+        (("accuracy", both, {}), "to: names nothing to compare with"),
+        (("accuracy", both, "a"), "to: expected a Mapping, got 'a'"),
+        (("accuracy", "algorithm.name", {"size": 1}), "to: size is not among the columns that make the groups"),
+        (("accuracy", ("seed", "size"), {"size": 1}), "per: has seed among the columns"),
         (("accuracy", "algorithm.name", {"algorithm.name": "a"}), "two runs of seed 0 .* they differ in size"),
         (("status", "size", {"size": 1}), "holds no numbers: status"),
     ]:
         with pytest.raises(InputError, match=message):
             found.paired(*arguments)
+
+
+def test_pairs_of_runs_some_of_which_lack_a_setting(tmp_path):
+    """A momentum that one method has and the other has not is one value, not one for each run."""
+    methods = {"plain": {"algorithm": asyncsim.ASGD(0.1)}, "heavy": {"algorithm": asyncsim.NAGASGD(0.02)}}
+    found = sweep(BASE, {"m": methods, "seed": range(3)}, folder=tmp_path / "s", processes=0)
+    for to in ({"algorithm.name": "asgd"}, {"algorithm.momentum": float("nan")}):
+        rows = list(found.paired("loss", ("algorithm.name", "algorithm.momentum"), to).rows())
+        assert [(r["algorithm.name"], r["pairs"]) for r in rows] == [("asgd", 3), ("nag_asgd", 0)]
+    plain, heavy = found.paired("loss", "m", {"m": "plain"}).rows()
+    loss = {(r["m"], r["seed"]): r["loss"] for r in found.table.rows()}
+    apart = [loss["heavy", k] - loss["plain", k] for k in range(3)]
+    assert heavy["difference"] == pytest.approx(np.mean(apart))
+    assert heavy["difference_error"] == pytest.approx(np.std(apart, ddof=1) / 3**0.5)
+    assert plain["difference"] == 0
 
 
 def test_best(monkeypatch):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -34,10 +34,11 @@ class DelayCompensation(ServerDescent):
 
     elementwise, with d the gradient and its weight decay; theta_i is what the worker was sent, a backup of which the
     server keeps for each worker; lambda is ``compensation``, m ``square_decay``. The form absolute is what the authors'
-    code does (the adaptive one at m = 0). Left out, lambda is .04 (constant) or 2 (the others).
+    code does (the adaptive one at m = 0). Left out, lambda is the method's usual one for the form.
     """
 
     keeps_sent = True
+    usual: ClassVar[dict[str, float]] = {"constant": 0.04, "adaptive": 2.0, "absolute": 2.0}
     compensation: NonNegative | None = None
     form: Literal["constant", "adaptive", "absolute"] = static(default="constant")
     square_decay: Fraction = 0.95
@@ -53,8 +54,7 @@ class DelayCompensation(ServerDescent):
             average = averaged(state["square"], self.square_decay, noted)
             weight = jax.tree.map(lambda w, s: w / jnp.sqrt(s + 1e-7), weight, average)
 
-        usual = 0.04 if self.form == "constant" else 2.0
-        strength = usual if self.compensation is None else self.compensation
+        strength = self.usual[self.form] if self.compensation is None else self.compensation
 
         def compensated(d: jax.Array, w: jax.Array, here: jax.Array, there: jax.Array) -> jax.Array:
             return d + strength * w * (here - there)
@@ -76,14 +76,15 @@ class GapPenalty(ServerDescent):
         A = rho A + (1 - rho) s s                     s: the direction of the step, after it (at the start: 0)
 
     for the n-th update. ``granularity``: parameter (elementwise), layer (for each array the root mean squares of A and
-    of the gap) or global (over all parameters). d is the gradient and its weight decay. At gamma = 0, or without a
-    momentum, A averages the squares of what arrives in place of s, the present one included. theta_i is what the worker
-    was sent, a copy of which the server keeps for each worker; rho is ``square_decay``, eps ``epsilon``. A parameter
-    that has had no gradient has a C of next to nothing: whatever moves it then, weight decay say, is divided by the
-    large penalty of its first gap.
+    of the gap) or global (over all parameters). d is the gradient and its weight decay. At gamma = 0 A averages the
+    squares of what arrives in place of s, the present one included. theta_i is what the worker was sent, a copy of
+    which the server keeps for each worker; rho is ``square_decay``, eps ``epsilon``. A parameter that has had no
+    gradient has a C of next to nothing: whatever moves it then, weight decay say, is divided by the large penalty of
+    its first gap.
     """
 
     keeps_sent = True
+    momentum: Fraction = 0.9
     granularity: Literal["parameter", "layer", "global"] = static(default="parameter")
     square_decay: Fraction = 0.999
     epsilon: Positive = 1e-8
@@ -124,8 +125,6 @@ class GapPenalty(ServerDescent):
 
     def _either(self, plain: Any, heavy: Any) -> Any:
         """The first without momentum, the second with one."""
-        if self.momentum is None:
-            return plain
         return jax.tree.map(lambda a, b: jnp.where(self.momentum == 0, a, b), plain, heavy)
 
     def _pooled(self, squares: Params) -> Any:

@@ -10,7 +10,7 @@ from asyncsim.algorithms.base import Context, Message, Params, State, algorithm,
 from asyncsim.algorithms.corrections import DelayCompensation, GapPenalty
 from asyncsim.algorithms.multi_asgd import MultiASGD
 from asyncsim.algorithms.parts import ServerDescent, added, moved, zeros_like
-from asyncsim.records import Fraction, NonNegative, register
+from asyncsim.records import Fraction, register
 
 
 @register("dana_zero")
@@ -83,7 +83,7 @@ class DanaDC(DanaZero, DelayCompensation):
     lambda = 2).
     """
 
-    compensation: NonNegative | None = 2.0
+    usual = {"constant": 2.0, "adaptive": 2.0, "absolute": 2.0}  # noqa: RUF012
 
 
 @register("dana_ga")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from asyncsim.algorithms.base import algorithm
 from asyncsim.algorithms.corrections import GapPenalty
-from asyncsim.records import Fraction, register
+from asyncsim.records import register
 
 
 @register("gap_aware")
@@ -17,5 +17,3 @@ class GapAware(GapPenalty):
     and eps from public code for pipelines (FTPipe). The forms layer and global are derived: root mean squares in place
     of elements.
     """
-
-    momentum: Fraction | None = 0.9

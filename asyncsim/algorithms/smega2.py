@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
+from msgspec import Meta
 
 from asyncsim.algorithms.base import Context, Message, Params, State, algorithm, static
 from asyncsim.algorithms.parts import ServerDescent, added, moved, zeros_like
-from asyncsim.records import Count, Fraction, register
+from asyncsim.records import Fraction, register
 
 
 @register("smega2")
@@ -34,7 +35,7 @@ class SMEGA2(ServerDescent):
     """
 
     momentum: Fraction = 0.9
-    momentum_cycle: Count | None = None
+    momentum_cycle: Annotated[int, Meta(ge=1, lt=2**31)] | None = None
     dampening: Fraction = 0.0
     advanced: bool = static(default=True)
 

@@ -52,22 +52,6 @@ class _FullRule(NamedTuple):
         return found
 
 
-_in_float64: bool | None = None  # whether the last replay of a user's functions was
-
-
-def forget_other_precision() -> None:
-    """Forget what was compiled, if users' functions were last replayed in another precision than JAX is set to now.
-
-    An array of NumPy that a function has from outside keeps the type of its first compilation (JAX 0.10), and then does
-    not compile in another.
-    """
-    global _in_float64
-    now = bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
-    if _in_float64 not in (None, now):
-        jax.clear_caches()
-    _in_float64 = now
-
-
 class CustomProblem(Problem):
     """A user's own loss function and data.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -9,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from asyncsim.algorithms import Algorithm, PeerAlgorithm, ServerAlgorithm
+from asyncsim.compilation import forget_other_precision
 from asyncsim.data import Batches, Data, Sampling, num_samples
 from asyncsim.errors import InputError, expect, within
 from asyncsim.problems import CustomProblem, Problem
-from asyncsim.problems.custom import forget_other_precision
 from asyncsim.replaying.rules import Learning, Setting
 from asyncsim.schedules import Schedule
 from asyncsim.streams import Purpose, check_seed
@@ -40,6 +41,21 @@ def check_fit(trace: Trace, algorithm: Algorithm, problem: Problem, seed: int) -
     algorithm.check(trace)
 
 
+def check_precision(algorithm: Algorithm) -> None:
+    """Raise InputError if a number is another one in the precision of the replay than its bounds allow: .99999999 is 1
+    in float32."""
+    kind = jnp.zeros(()).dtype
+    for f in dataclasses.fields(algorithm):  # type: ignore[arg-type]
+        given = getattr(algorithm, f.name)
+        if isinstance(given, float) and not f.metadata.get("static"):
+            with np.errstate(over="ignore", under="ignore"):
+                stored = float(np.asarray(given).astype(kind))
+            try:
+                dataclasses.replace(algorithm, **{f.name: stored})  # type: ignore[type-var]
+            except InputError as error:
+                raise InputError(f"{given!r} is {stored:g} in {kind}: {error}", "algorithm") from None
+
+
 def prepare(
     trace: Trace,
     algorithm: Algorithm,
@@ -54,16 +70,19 @@ def prepare(
 ) -> tuple[Setting, Any]:
     """The setting of an engine, and the test samples, in the precision that JAX is set to."""
     sampling = Sampling() if sampling is None else sampling
-    if isinstance(problem, CustomProblem):
+    ours = all(type(x).__module__.startswith("asyncsim.") for x in (algorithm, problem))
+    if not ours or isinstance(problem, CustomProblem):
         forget_other_precision()
+    check_precision(algorithm)
     data, key = problem.data(), jax.random.key(seed)
     params, extra = problem.init(jax.random.fold_in(key, Purpose.INITIALISATION))
     if any(np.asarray(x).dtype.kind != "f" for x in jax.tree.leaves(params)):
-        raise InputError("its parameters should be real numbers: whole ones cannot be learned", "problem")
+        kinds = ", ".join(sorted({str(np.asarray(x).dtype) for x in jax.tree.leaves(params)}))
+        raise InputError(f"its parameters should be real numbers (float32, float64), not {kinds}", "problem")
     setting = Setting(
         trace=trace,
         learning=Learning(
-            arrays(algorithm, whole=int),
+            within("algorithm", arrays, algorithm, int, ""),
             arrays(data.train),
             jax.random.fold_in(key, Purpose.DATA),
             jnp.asarray(trace.num_workers),
@@ -106,19 +125,19 @@ def _check_loss(setting: Setting) -> None:
         raise InputError(f"its loss should be one real number, not {what}", "problem")
 
 
-def arrays(tree: Any, whole: Any = np.int32) -> Any:
+def arrays(tree: Any, whole: Any = np.int32, path: str = "problem") -> Any:
     """All leaves as JAX arrays, numbers with a point in the precision of this replay, whole numbers in 32 bits (or, for
-    ``whole=int``, in as many)."""
+    ``whole=int``, in as many). Raises InputError at ``path`` for what is no such number."""
 
     def convert(x: Any) -> jax.Array:
         x = np.asarray(x)
         if x.dtype.kind == "f":
             return jnp.asarray(x, jnp.zeros(()).dtype)
         if x.dtype.kind not in "iub":
-            raise InputError(f"holds {x.dtype}; parameters and samples are numbers", "problem")
+            raise InputError(f"holds {x.dtype}; what a replay computes with are ordinary numbers", path)
         if x.dtype.itemsize > 4 or x.dtype == np.uint32:
             if x.size and (x.max() >= 2**31 or x.min() < -(2**31)):
-                raise InputError("holds whole numbers that do not fit in 32 bits", "problem")
+                raise InputError("holds whole numbers that do not fit in 32 bits", path)
             x = x.astype(np.int32)
         return jnp.asarray(x, whole if x.dtype == np.int32 else None)
 

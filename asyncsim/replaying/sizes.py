@@ -7,12 +7,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from asyncsim.algorithms import Algorithm, PeerAlgorithm, ServerAlgorithm
-from asyncsim.errors import InputError, expect
+from asyncsim.errors import InputError, expect, within
 from asyncsim.problems import Problem
 from asyncsim.replaying import rules
 from asyncsim.replaying.measures import same_shape
+from asyncsim.replaying.preparing import arrays
 from asyncsim.replaying.rules import FIRST_ROW, Learning
 
 
@@ -45,12 +47,15 @@ def memory(algorithm: Algorithm, problem: Problem | Any, num_workers: int, *, su
         memory(SMEGA2(), MLP(), 64).server_buffers == 3
     """
     expect(algorithm, Algorithm, "algorithm")
-    if not isinstance(num_workers, int) or num_workers < 1:
+    if isinstance(num_workers, bool) or not isinstance(num_workers, int | np.integer) or num_workers < 1:
         raise InputError(f"expected a whole number >= 1, got {num_workers!r}", "num_workers")
     if isinstance(problem, Problem):
-        problem = jax.eval_shape(lambda key: problem.init(key)[0], jax.random.key(0))
-    params = jax.eval_shape(lambda p: jax.tree.map(jnp.asarray, p), problem)
-    algorithm = jax.tree.map(jnp.asarray, algorithm)  # as a replay has it
+        params = jax.eval_shape(lambda key: problem.init(key)[0], jax.random.key(0))
+    else:
+        if problem is None or isinstance(problem, type):
+            raise InputError(f"expected a Problem, or its parameters, got {problem!r}", "problem")
+        params = jax.eval_shape(lambda: arrays(problem))
+    algorithm = within("algorithm", arrays, algorithm, int, "")  # as a replay has it
     if isinstance(algorithm, PeerAlgorithm):
         return Memory(0.0, 0, *_sizes(params, (jax.eval_shape(algorithm.init, params), 1)))
     assert isinstance(algorithm, ServerAlgorithm)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from asyncsim.errors import InputError, nearest
+from asyncsim.errors import InputError, expect, nearest
 from asyncsim.files import MARK, read_mark
 from asyncsim.records import in_words
 from asyncsim.reports import in_columns, show
@@ -111,22 +111,16 @@ class Sweep:
         the number of runs: 0 where every candidate was ruled out.
         """
         per = [per] if isinstance(per, str) else list(per)
-        for name in (by, *per):
-            if name not in self.table:
-                figures = [k for k in self.table.columns if k in HIGHER | LOWER]
-                known = f"varied: {', '.join(self.varied)}; figures: {', '.join(figures)}"
-                raise InputError(f"no column {name!r}{nearest(name, self.table.columns)}; {known}; all: table.columns")
+        self._check_columns(by, *per)
         if highest is None:
             if by not in HIGHER | LOWER:
                 raise InputError(f"say whether more of {by} is better: highest=True or highest=False")
             highest = by in HIGHER
-        if self.table[by].dtype.kind not in "if":
-            raise InputError(f"holds no numbers: {by}")
         settings = [*per, *(name for name in self.varied if name not in per and name != over)]
         candidates: dict[tuple[Any, ...], list[float]] = {}
         for row in self.table.rows():
             value = float(row[by]) if row["status"] == "done" else math.nan
-            key = tuple(None if row[name] != row[name] else row[name] for name in settings)  # nan is one value
+            key = tuple(_one(row[name]) for name in settings)
             candidates.setdefault(key, []).append(value)
         chosen: dict[tuple[Any, ...], tuple[Any, ...]] = {}
         for key, values in candidates.items():
@@ -157,18 +151,23 @@ class Sweep:
         one that diverged does, with the figure that it ended on.
         """
         per = [per] if isinstance(per, str) else list(per)
-        for name in (by, *per, over):
-            if name not in self.table:
-                known = f"varied: {', '.join(self.varied)}; all: table.columns"
-                raise InputError(f"no column {name!r}{nearest(name, self.table.columns)}; {known}")
-        if self.table[by].dtype.kind not in "if":
-            raise InputError(f"holds no numbers: {by}")
+        self._check_columns(by, *per, over)
+        if over in per or by in per:
+            raise InputError(f"has {over if over in per else by} among the columns that make the groups", "per")
+        expect(to, Mapping, "to")
+        to = {name: value.item() if isinstance(value, np.generic) else value for name, value in to.items()}
+        if not to:
+            raise InputError("names nothing to compare with", "to")
         for name, value in to.items():
-            if name not in per or value not in self.table[name].tolist():
-                where = f"; there are {', '.join(dict.fromkeys(map(str, self.table[name])))}" if name in per else ""
-                raise InputError(f"no runs of {name} = {value!r} among {', '.join(per)}{where}", "to")
+            if name not in per:
+                raise InputError(f"{name} is not among the columns that make the groups: {', '.join(per)}", "to")
+            there = dict.fromkeys(_one(v) for v in self.table[name].tolist())
+            if not isinstance(value, str | int | float | None) or _one(value) not in there:
+                known = ", ".join(map(str, there))
+                raise InputError(f"no run has {name} = {value!r}{nearest(value, map(str, there))}; there are: {known}", "to")
         groups: dict[tuple[Any, ...], dict[Any, dict[str, Any]]] = {}
         for row in self.table.rows():
+            row = {name: _one(value) for name, value in row.items()}
             group = groups.setdefault(tuple(row[name] for name in per), {})
             if row[over] in group:
                 also = ", ".join(k for k in self.varied if k not in (*per, over) and row[k] != group[row[over]][k])
@@ -176,24 +175,36 @@ class Sweep:
             group[row[over]] = row
 
         def figures(group: dict[Any, dict[str, Any]]) -> dict[Any, float]:
-            return {k: float(row[by]) for k, row in group.items() if row["status"] == "done"}
+            """Of each run that has one."""
+            found = {k: row[by] for k, row in group.items() if row["status"] == "done"}
+            return {k: float(v) for k, v in found.items() if v is not None and math.isfinite(v)}
 
         out = []
         for key, group in groups.items():
             mine = figures(group)
-            other = figures(groups.get(tuple(to.get(k, v) for k, v in zip(per, key, strict=True)), {}))
-            apart = [v - other[k] for k, v in mine.items() if not math.isnan(v - other.get(k, math.nan))]
-            values = [v for v in mine.values() if not math.isnan(v)]
+            where = tuple(_one(to.get(k, v)) for k, v in zip(per, key, strict=True))
+            other = figures(groups.get(where, {}))
+            apart = [v - other[k] for k, v in mine.items() if k in other]
             out.append(
                 {
                     **dict(zip(per, key, strict=True)),
-                    **dict(zip((by, f"{by}_error"), _mean_and_error(values), strict=True)),
+                    **dict(zip((by, f"{by}_error"), _mean_and_error(list(mine.values())), strict=True)),
                     **dict(zip(("difference", "difference_error"), _mean_and_error(apart), strict=True)),
                     "pairs": len(apart),
                     "diverged": sum(row.get("ended") == "diverged" for row in group.values()),
                 }
             )
         return tidy(out)
+
+    def _check_columns(self, by: str, *others: str) -> None:
+        """Raise InputError unless all are columns, and ``by`` one of numbers."""
+        for name in (by, *others):
+            if name not in self.table:
+                figures = [k for k in self.table.columns if k in HIGHER | LOWER] or ["none, as no run is done"]
+                known = f"varied: {', '.join(self.varied)}; figures: {', '.join(figures)}"
+                raise InputError(f"no column {name!r}{nearest(name, self.table.columns)}; {known}; all: table.columns")
+        if self.table[by].dtype.kind not in "if":
+            raise InputError(f"holds no numbers: {by}")
 
     @property
     def counts(self) -> str:
@@ -207,6 +218,11 @@ class Sweep:
 
     def _repr_html_(self) -> str:
         return self.table._repr_html_()
+
+
+def _one(value: Any) -> Any:
+    """The value, where nan is one value (no two of them are equal): None."""
+    return None if value != value else value
 
 
 def _mean_and_error(values: list[float]) -> tuple[float, float]:

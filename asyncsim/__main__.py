@@ -1,0 +1,5 @@
+"""``python -m asyncsim``: the command line."""
+
+from asyncsim.cli import main
+
+main()
