@@ -85,9 +85,9 @@ def figure(panels: int, height: float = 3.8) -> tuple[Any, list[Axes]]:
 
 
 def look(k: int) -> dict[str, Any]:
-    """Colour, line and marker of the k-th line, all different for eleven of them and more."""
+    """Colour, line and marker of the k-th line: no two of eleven are alike, in colour or in print."""
     from asyncsim.plots import COLOURS, STYLES
 
     markers = "osD^v<>Pp*X"
-    colour, style = COLOURS[k % len(COLOURS)], STYLES[(k // len(COLOURS) + k) % len(STYLES)]
+    colour, style = COLOURS[k % len(COLOURS)], STYLES[(2 * (k // len(COLOURS)) + k) % len(STYLES)]
     return {"color": colour, "linestyle": style, "marker": markers[k % len(markers)], "markersize": 5}

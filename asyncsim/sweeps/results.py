@@ -163,8 +163,9 @@ class Sweep:
                 raise InputError(f"{name} is not among the columns that make the groups: {', '.join(per)}", "to")
             there = dict.fromkeys(_one(v) for v in self.table[name].tolist())
             if not isinstance(value, str | int | float | None) or _one(value) not in there:
-                known = ", ".join(map(str, there))
-                raise InputError(f"no run has {name} = {value!r}{nearest(value, map(str, there))}; there are: {known}", "to")
+                known = [str(v) for v in there]
+                what = f"no run has {name} = {value!r}{nearest(value, known)}; there are: {', '.join(known)}"
+                raise InputError(what, "to")
         groups: dict[tuple[Any, ...], dict[Any, dict[str, Any]]] = {}
         for row in self.table.rows():
             row = {name: _one(value) for name, value in row.items()}
