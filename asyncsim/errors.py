@@ -34,9 +34,16 @@ def within(outer: str, ask: Callable[..., T], *arguments: Any) -> T:
         raise error.within(outer) from None
 
 
+def _plain(word: object) -> str:
+    return str(word).replace("_", "").replace("-", "").casefold()
+
+
 def nearest(word: object, names: Iterable[str]) -> str:
     """``'; did you mean 'gamma'?'`` when one of the names is close to the word, else nothing."""
-    close = difflib.get_close_matches(str(word), list(names), n=1, cutoff=0.5)
+    names = list(names)
+    # NAGASGD is nag_asgd, however far apart the letters are
+    same = [n for n in names if _plain(n) == _plain(word)]
+    close = same or difflib.get_close_matches(str(word), names, n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

@@ -39,8 +39,9 @@ def describe(cls: Any, full: bool = False) -> str:
     normal = f", normally on the protocol {cls.protocol}" if getattr(cls, "protocol", None) else ""
     made_of = [base for base in cls.__mro__[1:] if dataclasses.is_dataclass(base) and base.__doc__]
     parts = [
-        f"{cls.name}: {a(cls.family)}{kind}{normal}",
+        f"{cls.name}: {a(cls.family)}{kind}{normal}; in Python {cls.__name__}",
         inspect.cleandoc(cls.__doc__ or ""),
+        "Made of what follows; where they differ, what is said above holds." if made_of else "",
         *(f"{getattr(base, '__name__', base)}: {inspect.cleandoc(base.__doc__ or '')}" for base in made_of),
         "\n".join(f"  {line}" for line in settings(cls)),
     ]

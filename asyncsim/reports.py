@@ -20,6 +20,7 @@ TITLES = {  # in this order: what a summary calls it, and what a table does
     "seconds": "simulated time",
     "updates": "updates",
     "gradients": "gradients",
+    "learning_rate": "learning rate",
     "dropped": "dropped",
     "cancelled": "cancelled",
     "in_flight": "in flight",
@@ -49,9 +50,9 @@ TITLES = {  # in this order: what a summary calls it, and what a table does
     "ended": "ended by",
 }
 BRIEF = [
-    *("seconds", "updates", "dropped", "cancelled", "throughput", "staleness_mean", "staleness_max", "gap"),
-    *("normalised_gap", "momentum_norm", "momentum_cosine", "server_buffers", "server_bytes", "loss", "accuracy"),
-    *("spread", "compute_share", "wait_share", "time_to_target", "ended"),
+    *("seconds", "updates", "learning_rate", "dropped", "cancelled", "throughput", "staleness_mean", "staleness_max"),
+    *("gap", "normalised_gap", "momentum_norm", "momentum_cosine", "server_buffers", "server_bytes"),
+    *("loss", "accuracy", "spread", "compute_share", "wait_share", "time_to_target", "ended"),
 ]
 
 

@@ -9,8 +9,8 @@ draws its machines). Fashion-MNIST, multilayer perceptron 784-64-10, batches of 
 workers, momentum .9, weight decay 1e-4. The schedule is that of the SMEGA2 authors at a tenth of its length: a linear
 warm-up from lr/N over half an epoch, lr/10 and lr/100 from epochs 8 and 12 on. One learning rate for all: that at which
 one worker with Nesterov's momentum is best. Synchronous SGD has N times that rate, as it makes N times fewer updates.
-All else is at its defaults. Five seeds; runs of one seed share initialisation and mini-batches, and runs of one seed
-on one cluster their trace.
+All else is at its defaults. Five seeds; runs of one seed share initialisation and mini-batches, and, on one cluster,
+the trace (synchronous SGD has its own).
 
 What to see: for each kind of cluster the mean accuracy with its standard error, then the difference to the method's own
 single worker, and to SMEGA2 at the same N, over pairs of equal seeds. NAG-ASGD breaks down at 8 workers, where SMEGA2
@@ -18,7 +18,9 @@ is within 1.2 points of one worker; but SMEGA2 does not hold to 64 here. With eq
 DANA-Zero; with mixed ones it is 4 points down at 32. At the end of each cycle it is synchronous heavy ball at N times
 the learning rate, and that breaks down at 64 as well: at the learning rate that is best for one worker this model does
 not bear such batches. What shrinks stale gradients (staleness-aware, Gap-Aware, DANA-GA) does hold: DANA-GA to 1.4
-points at 64, with 131 buffers in place of 3. ``learning_rate.py`` says what smaller rates do.
+points at 64, with 131 buffers in place of 3. ``learning_rate.py`` says what smaller rates do. The quick form (one
+epoch, a rate of its own) shows none of this. In the figure the grey line is SMEGA2 with one worker; what is more than
+20 points below it is not shown.
 """
 
 from __future__ import annotations

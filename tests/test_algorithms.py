@@ -27,6 +27,7 @@ from asyncsim.algorithms import (
     StalenessAware,
     algorithm,
 )
+from asyncsim.algorithms.corrections import GapPenalty
 from asyncsim.data import Blobs
 from asyncsim.errors import InputError
 from asyncsim.problems import MLP, Quadratic
@@ -193,6 +194,28 @@ def test_a_number_that_is_another_in_the_precision_of_the_replay_is_refused(meth
     with pytest.raises(InputError, match=f"^algorithm: {message}"):
         replay(trace, method(), problem)
     assert np.isfinite(replay(trace, method(), problem, precision="float64").updates["loss"][0])
+
+
+@algorithm
+class Both(SMEGA2, GapPenalty):
+    """SMEGA2 of gradients that are penalised by their gap."""
+
+
+@algorithm
+class Clash(Both):
+    """Calls what it keeps as its correction does."""
+
+    def buffers(self, params):
+        return {**super().buffers(params), "count": 0}
+
+
+def test_smega2_composes_with_a_correction():
+    check_algorithm(Both())
+    trace, problem = small_trace("server", num_workers=4, local_steps=False, seed=3), Quadratic(eigenvalues=(1.0, 0.1))
+    a, b = (replay(trace, m, problem, precision="float64") for m in (SMEGA2(0.02), Both(0.02, epsilon=1e30)))
+    assert a.updates["loss"] == pytest.approx(b.updates["loss"], abs=1e-12)
+    with pytest.raises(InputError, match="algorithm: Clash keeps two things as count"):
+        replay(trace, Clash(), problem)
 
 
 def test_a_cycle_has_a_bound():

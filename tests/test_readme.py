@@ -26,7 +26,7 @@ def blocks(text, language):
 def test_its_python_runs(readme, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     found = blocks(readme, "python")
-    assert len(found) == 8
+    assert len(found) == 10
     for code in found:
         if "import flax" in code or "import equinox" in code:
             continue  # test_other_libraries runs these

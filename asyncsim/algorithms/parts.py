@@ -114,7 +114,11 @@ class ServerDescent(Descent, ServerAlgorithm):
     decay_at: Literal["server", "worker"] = static(default="server")
 
     def init(self, params: Params, num_workers: int) -> State:
-        return {**self.buffers(params), **self.notes(params)}
+        buffers, notes = self.buffers(params), self.notes(params)
+        both = buffers.keys() & notes.keys()
+        if both:
+            raise InputError(f"{type(self).__name__} keeps two things as {', '.join(sorted(both))}", "algorithm")
+        return {**buffers, **notes}
 
     def outgoing(self, own: Any, gradient: Params, context: Context) -> tuple[Any, Message]:
         return own, gradient if self.decay_at == "server" else self.decayed(gradient, context.sent)

@@ -41,14 +41,14 @@ class SMEGA2(ServerDescent):
 
     def buffers(self, params: Params) -> dict[str, Any]:
         zero = zeros_like(params)
-        return {"params": params, "momentum": zero, "gradients": zero, "count": jnp.zeros((), int)}
+        return {"params": params, "momentum": zero, "gradients": zero, "since": jnp.zeros((), int)}
 
     def _cycle(self, context: Context) -> Any:
         return context.num_workers if self.momentum_cycle is None else self.momentum_cycle
 
     def apply(self, state: State, message: Message, context: Context) -> State:
         direction, cycle = message["direction"], self._cycle(context)
-        count = (state["count"] + 1) % cycle
+        count = (state["since"] + 1) % cycle
         total = added(state["gradients"], 1, direction)
         step = added(direction, self.momentum, state["momentum"])
         share = (1 - self.dampening) / cycle
@@ -56,15 +56,16 @@ class SMEGA2(ServerDescent):
         def turned(m: jax.Array, g: jax.Array) -> jax.Array:
             return jnp.where(count == 0, self.momentum * m + share * g, m)
 
-        return {
+        new = {
             "params": moved(state["params"], context.learning_rate, step),
             "momentum": jax.tree.map(turned, state["momentum"], total),
             "gradients": jax.tree.map(lambda g: jnp.where(count == 0, 0, g), total),
-            "count": count,
+            "since": count,
         }
+        return self.remember({**state, **new}, message["noted"], step, context)
 
     def view(self, state: State, context: Context) -> Params:
-        cycle, count = self._cycle(context), state["count"]
+        cycle, count = self._cycle(context), state["since"]
 
         def ahead(m: jax.Array, g: jax.Array) -> jax.Array:
             if not self.advanced:

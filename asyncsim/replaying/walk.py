@@ -126,6 +126,7 @@ def replay(
         hidden = None if progress else True
         with tqdm(total=len(trace.gradients), desc=label, unit="gradient", disable=hidden, leave=False) as bar:
             run = walk.run(bar, label, float(algorithm.learning_rate))
+        takes["learning_rate"] = float(algorithm.learning_rate)
         run = dataclasses.replace(run, summary={**run.summary, **takes})
     tables = {"algorithm": algorithm, "problem": problem, "sampling": sampling}
     tables |= {"schedule": schedule, "evaluate": every, "target": target}
