@@ -66,7 +66,11 @@ def test_save_and_load(run, tmp_path):
     assert back.summary == run.summary
     assert back.scenario == run.scenario
     assert back.settings == run.settings
-    assert back.settings["algorithm"] == {**SCENARIO["algorithm"], "weight_decay": 0.0, "nesterov": False}
+    assert back.settings["algorithm"] == SCENARIO["algorithm"] | {
+        "weight_decay": 0.0,
+        "decay_at": "server",
+        "nesterov": False,
+    }
     assert back.label == run.label
     assert jax.tree.structure(back.params) == jax.tree.structure(run.params)
     assert jax.tree.all(jax.tree.map(np.array_equal, back.params, run.params))
