@@ -182,8 +182,8 @@ MISTAKES = {
     "an unknown key": (
         'name = "asgd"\nlearning_rate',
         'name = "asgd"\nmomentun = 0.9\nlearning_rate',
-        "bad.toml: algorithm.momentun: unknown key; allowed: learning_rate, momentum, weight_decay, decay_at, nesterov; "
-        "did you mean 'momentum'?",
+        "bad.toml: algorithm.momentun: unknown key; allowed: learning_rate, momentum, weight_decay, decay_at, "
+        "nesterov; did you mean 'momentum'?",
     ),
     "an unknown table": ("[stop]", "[stopp]", "bad.toml: stopp: unknown key"),
     "a missing table": (
