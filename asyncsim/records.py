@@ -71,6 +71,11 @@ def checked(cls: type[T]) -> type[T]:
     return dataclasses.dataclass(frozen=True)(cls)
 
 
+def check_field(cls: type, name: str, value: Any) -> Any:
+    """The value as the field would have it. Raises InputError if it is not what the field's annotation asks for."""
+    return within(name, _convert, value, _hints(cls)[name])
+
+
 def summary_line(cls: type) -> str:
     """The first sentence of the docstring."""
     return " ".join((cls.__doc__ or "").strip().split("\n\n")[0].split())

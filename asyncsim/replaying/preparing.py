@@ -14,6 +14,7 @@ from asyncsim.compilation import forget_other_precision
 from asyncsim.data import Batches, Data, Sampling, num_samples
 from asyncsim.errors import InputError, expect, within
 from asyncsim.problems import CustomProblem, Problem
+from asyncsim.records import check_field
 from asyncsim.replaying.rules import Learning, Setting
 from asyncsim.schedules import Schedule
 from asyncsim.streams import Purpose, check_seed
@@ -51,7 +52,7 @@ def check_precision(algorithm: Algorithm) -> None:
             with np.errstate(over="ignore", under="ignore"):
                 stored = float(np.asarray(given).astype(kind))
             try:
-                dataclasses.replace(algorithm, **{f.name: stored})  # type: ignore[type-var]
+                check_field(type(algorithm), f.name, stored)
             except InputError as error:
                 raise InputError(f"{given!r} is {stored:g} in {kind}: {error}", "algorithm") from None
 

@@ -66,9 +66,8 @@ def memory(algorithm: Algorithm, problem: Problem | Any, num_workers: int, *, su
         parts.append((params, num_workers))
     if summed:
         learning = Learning(algorithm, (), jax.random.key(0), jnp.asarray(num_workers))
-        parts.append(
-            (jax.eval_shape(functools.partial(rules.contribution, learning, row=FIRST_ROW), state, own, kept), 1)
-        )
+        example = functools.partial(rules.contribution, learning, row=FIRST_ROW)
+        parts.append((jax.eval_shape(example, state, own, kept), 1))
     return Memory(*_sizes(params, *parts), *_sizes(params, (own, 1)))
 
 
