@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import html
 import io
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -118,3 +119,19 @@ def _parse(values: list[str]) -> np.ndarray:
     if all(v in ("True", "False") for v in values):
         return np.array([v == "True" for v in values])
     return np.array(values, dtype=str)
+
+
+def tidy(rows: Iterable[Mapping[str, Any]]) -> Table:
+    """A table of rows that need not have the same columns: what is missing is nan among numbers, else empty."""
+    rows = list(rows)
+    names = dict.fromkeys(name for row in rows for name in row)
+    return Table({name: _column([row.get(name) for row in rows]) for name in names})
+
+
+def _column(values: list[Any]) -> np.ndarray:
+    kinds = {type(value) for value in values}
+    if kinds == {int} or kinds == {bool}:
+        return np.array(values)
+    if kinds <= {int, float, type(None)}:
+        return np.array([math.nan if value is None else value for value in values], float)
+    return np.array(["" if value is None else str(value) for value in values])

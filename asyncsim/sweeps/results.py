@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from asyncsim.errors import InputError, expect, nearest
+from asyncsim.errors import InputError, nearest
 from asyncsim.files import MARK, read_mark
 from asyncsim.records import in_words
 from asyncsim.reports import in_columns, show
 from asyncsim.runs import Run
 from asyncsim.runs import load as load_run
 from asyncsim.scenario import Scenario
-from asyncsim.tables import Table
+from asyncsim.sweeps.comparing import best, paired
+from asyncsim.tables import Table, tidy
 from asyncsim.trace import Trace
 
 if TYPE_CHECKING:
@@ -27,8 +25,6 @@ if TYPE_CHECKING:
 FORMAT = 1
 RUNS, TRACES, FAILED = "runs", "traces", "failed"  # folders in that of a sweep
 TABLE = "table.csv"
-HIGHER = {"accuracy", "throughput", "compute_share"}  # of the figures, those of which more is better
-LOWER = {"loss", "seconds", "time_to_target", "wait_share", "gap", "staleness_mean", "staleness_max", "spread"}
 
 
 class Sweep:
@@ -110,34 +106,7 @@ class Sweep:
         ``per``, the other varied columns, mean and standard deviation (of a sample; nan for one run) of the figure, and
         the number of runs: 0 where every candidate was ruled out.
         """
-        per = [per] if isinstance(per, str) else list(per)
-        self._check_columns(by, *per)
-        if highest is None:
-            if by not in HIGHER | LOWER:
-                raise InputError(f"say whether more of {by} is better: highest=True or highest=False")
-            highest = by in HIGHER
-        settings = [*per, *(name for name in self.varied if name not in per and name != over)]
-        candidates: dict[tuple[Any, ...], list[float]] = {}
-        for row in self.table.rows():
-            value = float(row[by]) if row["status"] == "done" else math.nan
-            key = tuple(_one(row[name]) for name in settings)
-            candidates.setdefault(key, []).append(value)
-        chosen: dict[tuple[Any, ...], tuple[Any, ...]] = {}
-        for key, values in candidates.items():
-            mean = float(np.mean(values))
-            former = chosen.setdefault(key[: len(per)], ((), math.nan, []))  # nobody yet, which is an answer as well
-            better = mean > former[1] if highest else mean < former[1]
-            if better or (math.isnan(former[1]) and not math.isnan(mean)):
-                chosen[key[: len(per)]] = (key, mean, values)
-        return tidy(
-            {
-                **dict(zip(settings, key or group, strict=False)),
-                by: mean,
-                f"{by}_std": float(np.std(values, ddof=1)) if len(values) > 1 else math.nan,
-                "runs": len(values),
-            }
-            for group, (key, mean, values) in chosen.items()
-        )
+        return best(self.table, self.varied, by, per, over, highest)
 
     def paired(self, by: str, per: str | Iterable[str], to: Mapping[str, Any], *, over: str = "seed") -> Table:
         """How a figure differs from that of other settings, pair by pair of runs that share the rest.
@@ -150,62 +119,7 @@ class Sweep:
         many there are, and ``diverged``: how many runs did. A run that failed, or has no such figure, makes no pair;
         one that diverged does, with the figure that it ended on.
         """
-        per = [per] if isinstance(per, str) else list(per)
-        self._check_columns(by, *per, over)
-        if over in per or by in per:
-            raise InputError(f"has {over if over in per else by} among the columns that make the groups", "per")
-        expect(to, Mapping, "to")
-        to = {name: value.item() if isinstance(value, np.generic) else value for name, value in to.items()}
-        if not to:
-            raise InputError("names nothing to compare with", "to")
-        for name, value in to.items():
-            if name not in per:
-                raise InputError(f"{name} is not among the columns that make the groups: {', '.join(per)}", "to")
-            there = dict.fromkeys(_one(v) for v in self.table[name].tolist())
-            if not isinstance(value, str | int | float | None) or _one(value) not in there:
-                known = [str(v) for v in there]
-                what = f"no run has {name} = {value!r}{nearest(value, known)}; there are: {', '.join(known)}"
-                raise InputError(what, "to")
-        groups: dict[tuple[Any, ...], dict[Any, dict[str, Any]]] = {}
-        for row in self.table.rows():
-            row = {name: _one(value) for name, value in row.items()}
-            group = groups.setdefault(tuple(row[name] for name in per), {})
-            if row[over] in group:
-                also = ", ".join(k for k in self.varied if k not in (*per, over) and row[k] != group[row[over]][k])
-                raise InputError(f"two runs of {over} {row[over]} are in one group; they differ in {also}", "per")
-            group[row[over]] = row
-
-        def figures(group: dict[Any, dict[str, Any]]) -> dict[Any, float]:
-            """Of each run that has one."""
-            found = {k: row[by] for k, row in group.items() if row["status"] == "done"}
-            return {k: float(v) for k, v in found.items() if v is not None and math.isfinite(v)}
-
-        out = []
-        for key, group in groups.items():
-            mine = figures(group)
-            where = tuple(_one(to.get(k, v)) for k, v in zip(per, key, strict=True))
-            other = figures(groups.get(where, {}))
-            apart = [v - other[k] for k, v in mine.items() if k in other]
-            out.append(
-                {
-                    **dict(zip(per, key, strict=True)),
-                    **dict(zip((by, f"{by}_error"), _mean_and_error(list(mine.values())), strict=True)),
-                    **dict(zip(("difference", "difference_error"), _mean_and_error(apart), strict=True)),
-                    "pairs": len(apart),
-                    "diverged": sum(row.get("ended") == "diverged" for row in group.values()),
-                }
-            )
-        return tidy(out)
-
-    def _check_columns(self, by: str, *others: str) -> None:
-        """Raise InputError unless all are columns, and ``by`` one of numbers."""
-        for name in (by, *others):
-            if name not in self.table:
-                figures = [k for k in self.table.columns if k in HIGHER | LOWER] or ["none, as no run is done"]
-                known = f"varied: {', '.join(self.varied)}; figures: {', '.join(figures)}"
-                raise InputError(f"no column {name!r}{nearest(name, self.table.columns)}; {known}; all: table.columns")
-        if self.table[by].dtype.kind not in "if":
-            raise InputError(f"holds no numbers: {by}")
+        return paired(self.table, self.varied, by, per, to, over)
 
     @property
     def counts(self) -> str:
@@ -219,17 +133,6 @@ class Sweep:
 
     def _repr_html_(self) -> str:
         return self.table._repr_html_()
-
-
-def _one(value: Any) -> Any:
-    """The value, where nan is one value (no two of them are equal): None."""
-    return None if value != value else value
-
-
-def _mean_and_error(values: list[float]) -> tuple[float, float]:
-    """Mean, and standard error of the mean; nan where there are too few for it."""
-    mean = float(np.mean(values)) if values else math.nan
-    return mean, float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
 
 
 def text_of(sweep: Sweep, most: int = 100) -> str:
@@ -304,19 +207,3 @@ def figures_of(run: Path, whole: bool = False) -> dict[str, Any] | None:
         return None
     there = (run / "evals.csv").is_file() and (not whole or ((run / MARK).is_file() and (run / "trace.npz").is_file()))
     return figures if isinstance(figures, dict) and there else None
-
-
-def tidy(rows: Iterable[Mapping[str, Any]]) -> Table:
-    """A table of rows that need not have the same columns: what is missing is nan among numbers, else empty."""
-    rows = list(rows)
-    names = dict.fromkeys(name for row in rows for name in row)
-    return Table({name: _column([row.get(name) for row in rows]) for name in names})
-
-
-def _column(values: list[Any]) -> np.ndarray:
-    kinds = {type(value) for value in values}
-    if kinds == {int} or kinds == {bool}:
-        return np.array(values)
-    if kinds <= {int, float, type(None)}:
-        return np.array([math.nan if value is None else value for value in values], float)
-    return np.array(["" if value is None else str(value) for value in values])
