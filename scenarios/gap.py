@@ -6,8 +6,8 @@
 Gap (root mean square over all parameters) for ASGD, NAG-ASGD, DANA-Zero, SMEGA2 and Gap-Aware along the same traces:
 left during the training of 16 workers, right its mean over a whole run against staleness, for 2 to 64 equal workers
 (gamma times, variation .1), whose mean staleness is N - 1; both on logarithmic scales, a point on the left being the
-mean over a fortieth of the first seed's run. Fashion-MNIST, multilayer perceptron 784-64-10, batches of
-32, four epochs, learning rate .005, momentum .9 (ASGD: none), two seeds.
+mean over a fortieth of the first seed's run. Fashion-MNIST, multilayer perceptron 784-64-10, batches of 32, four
+epochs, learning rate .005, momentum .9 (ASGD: none), two seeds.
 
 What to see: one momentum for all makes the gap of NAG-ASGD 4 times that of ASGD without momentum at staleness 7, and 15
 times at 63. Looking ahead to where the parameters will be (DANA-Zero, SMEGA2) brings it back to that of ASGD, from

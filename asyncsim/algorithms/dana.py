@@ -9,8 +9,8 @@ import jax
 from asyncsim.algorithms.base import Context, Message, Params, State, algorithm, static
 from asyncsim.algorithms.corrections import DelayCompensation, GapPenalty
 from asyncsim.algorithms.multi_asgd import MultiASGD
-from asyncsim.algorithms.parts import ServerDescent, added, moved, zeros_like
-from asyncsim.records import Fraction, register
+from asyncsim.algorithms.parts import MomentumEach, added, moved, zeros_like
+from asyncsim.records import register
 
 
 @register("dana_zero")
@@ -43,7 +43,7 @@ class DanaZero(MultiASGD):
 
 @register("dana_slim")
 @algorithm
-class DanaSlim(ServerDescent):
+class DanaSlim(MomentumEach):
     """DANA-Slim: DANA-Zero in other variables, so that the momentum lives on the workers and the server has none.
 
         worker:  v_i = gamma v_i + g;  send u = gamma v_i + g
@@ -55,11 +55,7 @@ class DanaSlim(ServerDescent):
     buffer; worker: 1. Hakimi et al., arXiv 1907.11612 (rule recalled).
     """
 
-    momentum: Fraction = 0.9
     decay_at: Literal["worker"] = static(default="worker")
-
-    def buffers(self, params: Params) -> dict[str, Any]:
-        return {"params": params}
 
     def start(self, params: Params) -> Any:
         return {"momentum": zeros_like(params)}
@@ -68,9 +64,6 @@ class DanaSlim(ServerDescent):
         _, direction = super().outgoing(own, gradient, context)
         velocity = added(direction, self.momentum, own["momentum"])
         return {"momentum": velocity}, added(direction, self.momentum, velocity)
-
-    def accumulate(self, state: State, direction: Params) -> tuple[State, Params]:
-        return state, direction
 
 
 @register("dana_dc")

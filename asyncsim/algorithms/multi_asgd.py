@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from asyncsim.algorithms.base import Context, Message, Params, State, algorithm
-from asyncsim.algorithms.parts import ServerDescent, added, zeros_like
-from asyncsim.records import Fraction, register
+from asyncsim.algorithms.parts import MomentumEach, added, zeros_like
+from asyncsim.records import register
 
 
 @register("multi_asgd")
 @algorithm
-class MultiASGD(ServerDescent):
+class MultiASGD(MomentumEach):
     """Asynchronous SGD with a momentum for each worker, without a look ahead.
 
         v_i = gamma v_i + g;  theta = theta - eta v_i;  send theta
@@ -20,11 +20,6 @@ class MultiASGD(ServerDescent):
     is the shifted momentum of Giladi et al., ICLR 2020 (MSGD in their code).
     """
 
-    momentum: Fraction = 0.9
-
-    def buffers(self, params: Params) -> dict[str, Any]:
-        return {"params": params}
-
     def keep(self, params: Params) -> Any:
         return {"momentum": zeros_like(params)}
 
@@ -32,6 +27,3 @@ class MultiASGD(ServerDescent):
         _, message = super().receive(state, kept, message, context)
         velocity = added(message["direction"], self.momentum, kept["momentum"])
         return {"momentum": velocity}, {**message, "direction": velocity}
-
-    def accumulate(self, state: State, direction: Params) -> tuple[State, Params]:
-        return state, direction  # the momentum is in it already

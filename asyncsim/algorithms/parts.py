@@ -143,3 +143,16 @@ class ServerDescent(Descent, ServerAlgorithm):
     def remember(self, state: State, noted: Any, step: Params, context: Context) -> State:
         """The state after the step, given what was noted (of several gradients: the weighted sum)."""
         return state
+
+
+@algorithm
+class MomentumEach(ServerDescent):
+    """A server that steps along what arrives: each worker has a momentum, there or on the worker, which is in it."""
+
+    momentum: Fraction = 0.9
+
+    def buffers(self, params: Params) -> dict[str, Any]:
+        return {"params": params}
+
+    def accumulate(self, state: State, direction: Params) -> tuple[State, Params]:
+        return state, direction

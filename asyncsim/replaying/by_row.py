@@ -61,6 +61,13 @@ class _ByRow(ABC):
         self._at = row
         return {k: np.array([g[k] for g in given]) for k in given[0]} if given else {}
 
+    def _gradient(self, i: int, point: Any, row: dict[str, Any]) -> tuple[Any, Any]:
+        """Batch loss and gradient of worker i, whose gradients change one of the extras."""
+        # without the algorithm: then methods share the compiled gradient
+        learning, holder = self.setting.learning._replace(algorithm=None), self._holder[i]
+        loss, g, self._extra[holder] = gradient(learning, point, self._extra[holder], row, rule=self.setting.rule)
+        return loss, g
+
     def _evaluated_extra(self) -> Any:
         extras = jax.tree.map(lambda *x: jnp.stack(x), *self._extra)
         return rules.evaluated_extra(self.setting.statistics, extras)
@@ -100,10 +107,8 @@ class ByRowServer(_ByRow):
             sent, batch = self._held[int(trace.source[r])], row.pop("batch")
             row["count"] = np.int32(self._sizes[r])
             own, kept, state = self._own[i], self._kept[i], self._state
-            point, holder = server_point(learning, own, sent), self._holder[i]
-            # without the algorithm: then methods share the compiled gradient
-            learner, told = learning._replace(algorithm=None), {**row, "batch": batch}
-            loss, g, self._extra[holder] = gradient(learner, point, self._extra[holder], told, rule=self.setting.rule)
+            point = server_point(learning, own, sent)
+            loss, g = self._gradient(i, point, {**row, "batch": batch})
             stays, left, message = server_send(learning, own, g, row, sent)
             self._own[i] = left if verb == APPLY else stays
             if verb == APPLY and trace.accepted[r]:
@@ -182,9 +187,8 @@ class ByRowPeers(_ByRow):
         if verb == READ:
             self._held[r] = peer_point(learning, self._states[i])
         elif verb == STEP:
-            holder, point, state = self._holder[i], self._held[source], self._states[i]
-            learner, told = learning._replace(algorithm=None), {**row, "batch": batch}
-            loss, g, self._extra[holder] = gradient(learner, point, self._extra[holder], told, rule=self.setting.rule)
+            point, state = self._held[source], self._states[i]
+            loss, g = self._gradient(i, point, {**row, "batch": batch})
             self._states[i], measured = peer_step(learning, state, point, g, row, self.setting.measures)
             return {"loss": loss, **measured}
         elif verb == PUBLISH:

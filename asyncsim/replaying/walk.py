@@ -119,15 +119,15 @@ def replay(
         if target is not None:
             target.check(names)
         takes = memory(algorithm, setting.params, trace.num_workers, summed=setting.summed)._asdict()
-        takes = {k: v for k, v in takes.items() if trace.kind == "server" or k.startswith("worker")}
+        figures = {k: v for k, v in takes.items() if trace.kind == "server" or k.startswith("worker")}
+        figures["learning_rate"] = float(algorithm.learning_rate)
         walk = Walk(setting, ENGINES[engine, trace.kind], cuts, target, test, problem.num_samples)
         label = label or described(algorithm)
         # None: no bar where standard error is not a terminal
         hidden = None if progress else True
         with tqdm(total=len(trace.gradients), desc=label, unit="gradient", disable=hidden, leave=False) as bar:
-            run = walk.run(bar, label, float(algorithm.learning_rate))
-        takes["learning_rate"] = float(algorithm.learning_rate)
-        run = dataclasses.replace(run, summary={**run.summary, **takes})
+            run = walk.run(bar, label, figures["learning_rate"])
+        run = dataclasses.replace(run, summary={**run.summary, **figures})
     tables = {"algorithm": algorithm, "problem": problem, "sampling": sampling}
     tables |= {"schedule": schedule, "evaluate": every, "target": target}
     plain = {"seed": seed, "statistics": statistics, "engine": engine, "precision": precision}
