@@ -18,11 +18,13 @@ _HOMES = {
     "Context PeerAlgorithm ServerAlgorithm",
     "asyncsim.cluster": "Cluster Workers StepTime Constant Uniform Gamma Lognormal Exponential ShiftedExponential "
     "Pareto CVB Markov Empirical Recorded StragglerTrace read_straggler_trace GPU "
-    "Delay FixedDelays DrawnDelays IndependentDelays",
+    "Delay FixedDelays DrawnDelays IndependentDelays Host Servers Topology Flat Racks Sites SiteLink "
+    "Buckets Whole PyTorchDDP Horovod P3",
     "asyncsim.data": "Blobs Digits FashionMNIST SparseTeacher Teacher Text IID Dirichlet Sampling Sharded Shared",
     "asyncsim.errors": "InputError",
     "asyncsim.problems": "MLP CharTransformer ConvNet CustomProblem Logistic Quadratic ResNet",
-    "asyncsim.protocols": "Asynchronous Protocol Serial Synchronous",
+    "asyncsim.protocols": "Asynchronous BackupWorkers KAsync KBatchAsync KBatchSync KSync NSoftsync Protocol "
+    "RennalaRounds RingmasterDelays Serial StaleSynchronous Synchronous",
     "asyncsim.recorder": "Recorder",
     "asyncsim.reports": "comparison",
     "asyncsim.recording": "Deadlock Stop record",

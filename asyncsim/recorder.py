@@ -9,7 +9,19 @@ import numpy as np
 
 from asyncsim.errors import InputError
 from asyncsim.trace import Trace
-from asyncsim.vocabulary import APPLY, CANCEL, MERGE, MIX, PUBLISH, READ, RESET, SOURCES, STEP
+from asyncsim.vocabulary import (
+    APPLY,
+    CANCEL,
+    MERGE,
+    MIX,
+    PUBLISH,
+    READ,
+    RESET,
+    SOURCES,
+    STEP,
+    TRANSFER_ARRAYS,
+    TRANSFER_TYPES,
+)
 from asyncsim.workload import Costs, Workload
 
 
@@ -77,6 +89,7 @@ class Recorder:
         # one flat list: a list of tuples, taken apart at the end, is three times slower
         self._rows: list[float] = []
         self._spans: list[float] = []
+        self._transfers: list[float] = []
         self._log, self._count = self._rows.extend, 0
         self._mixes: dict[int, tuple[Sequence[int], Sequence[float]]] = {}
 
@@ -150,8 +163,15 @@ class Recorder:
         return self._row(RESET, worker, source, 0.0, 1.0, True, False)
 
     def enter(self, worker: int, kind: int) -> None:
-        """From now on the worker does this: COMPUTE, SEND, RECEIVE or WAIT."""
+        """From now on the worker does this: COMPUTE, SEND, RECEIVE, WAIT or SERVED."""
         self._spans.extend((self.clock.now, worker, kind))
+
+    def transfer(
+        self, start: float, end: float, kind: int, worker: int, source: int, target: int, size: float, moved: float
+    ) -> None:
+        """A message of ``size`` bytes: when it was sent and had arrived (never: infinite), UP, DOWN or BETWEEN, whose
+        it is, from which host to which, and how many of its bytes went over the links before the end."""
+        self._transfers.extend((start, end, kind, worker, source, target, size, moved))
 
     def _full(self) -> None:
         if self.updates >= self.max_updates or self.gradients >= self.max_gradients:
@@ -173,6 +193,8 @@ class Recorder:
             members.extend(messages)
             shares.extend(weights)
         span_time, span_worker, span_kind = _columns(self._spans, 3, whole=(1, 2))
+        transfers = _columns(self._transfers, 8, whole=(2, 3, 4, 5))
+        transfers = [c.astype(kind) for c, kind in zip(transfers, TRANSFER_TYPES, strict=True)]
         (member,) = _columns(members, 1, whole=(0,))
         (share,) = _columns(shares, 1)
         return Trace(
@@ -193,8 +215,9 @@ class Recorder:
             span_time,
             span_worker.astype(np.int32),
             span_kind.astype(np.int8),
-            self.workload,
-            self.costs,
+            workload=self.workload,
+            costs=self.costs,
+            **dict(zip(TRANSFER_ARRAYS, transfers, strict=True)),
         )
 
 

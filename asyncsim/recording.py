@@ -54,10 +54,10 @@ def record(
     """Simulate when things happen, and return the trace.
 
     Arguments:
-        cluster: the workers, how fast each is, and the network
+        cluster: the workers, how fast each is, the network, the server
         protocol: who waits for whom, such as ``Asynchronous()``
         workload: batch size, samples of an epoch, tensor sizes; ``problem.workload(batch_size)`` gives a problem's own
-        costs: size of the method's messages; ``ASGD.costs`` are a method's own
+        costs: size of the method's messages, buffers that an update touches; ``ASGD.costs`` are a method's own
         stop: when the run ends, such as ``Stop(epochs=10)``
         seed: fixes all random draws
 
@@ -69,25 +69,101 @@ def record(
         cluster = Cluster((Workers(Gamma(mean=0.1, cv=0.5), count=8),), latency=0.002)
         trace = record(cluster, Asynchronous(), stop=Stop(updates=1000))
     """
-    workload, costs = workload or Workload(), costs or Costs()
-    expect(cluster, Cluster, "cluster")
-    expect(protocol, Protocol, "protocol")
-    expect(workload, Workload, "workload", "; of a problem it is problem.workload(batch_size)")
-    expect(costs, Costs, "costs")
-    expect(stop, Stop, "stop")
-    check_seed(seed)
-    cluster = within("cluster", cluster.for_workload, workload)
-    workload = replace(workload, sample_flops=None)  # the step times have it in them, if they ask for it at all
-    protocol.check(cluster.num_workers)
+    recording = Recording(cluster, protocol, workload, costs, stop=stop, seed=seed)
+    if protocol.steered:
+        what = f"{protocol.name} is steered by what is learned: asyncsim.steer(...) runs both halves in step"
+        raise InputError(what, "protocol")
+    question = recording.go_on()
+    assert question is None
+    return recording.trace()
+
+
+class Recording:
+    """A simulation under way, which halts where a protocol asks for what the learning alone can tell."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        protocol: Protocol,
+        workload: Workload | None = None,
+        costs: Costs | None = None,
+        *,
+        stop: Stop,
+        seed: int = 0,
+    ):
+        workload, costs = workload or Workload(), costs or Costs()
+        expect(cluster, Cluster, "cluster")
+        expect(protocol, Protocol, "protocol")
+        expect(workload, Workload, "workload", "; of a problem it is problem.workload(batch_size)")
+        expect(costs, Costs, "costs")
+        expect(stop, Stop, "stop")
+        check_seed(seed)
+        cluster = within("cluster", cluster.for_workload, workload)
+        workload = replace(workload, sample_flops=None)  # the step times have it in them, if they ask for it at all
+        protocol.check(cluster.num_workers)
+        within("cluster.topology", cluster.check_reach, protocol.kind)
+        within("cluster.buckets", cluster.buckets.pieces, workload.tensor_bytes)
+        updates, gradients, seconds = _limits(cluster, workload, stop)
+        self._steered = protocol.steered
+        self._env, self._seconds = simpy.Environment(), seconds
+        self._end = self._env.event()
+        self._log = Recorder(
+            cluster.num_workers,
+            protocol.kind,
+            clock=self._env,
+            workload=workload,
+            costs=costs,
+            max_updates=updates,
+            max_gradients=gradients,
+            on_full=self._finish,
+        )
+        if stop.seconds is not None:
+            # after everything else at that instant
+            limit = Turn(self._env, stop.seconds * (1 + ROUNDING), cluster.num_workers + 2)
+            assert limit.callbacks is not None
+            limit.callbacks.append(self._finish)
+        self._sim = Simulation(self._env, self._log, cluster, seed)
+        protocol.start(self._sim)
+
+    def _finish(self, _: object = None) -> None:
+        if not self._end.triggered:
+            self._end.succeed()
+
+    def go_on(self) -> tuple[int, simpy.Event] | None:
+        """Run to the end (None), or to the next question: whose it is, and the event that takes the answer."""
+        questions = self._sim.questions
+        try:
+            if not self._steered:
+                self._env.run(self._end)
+            while not self._end.processed:
+                self._env.step()
+                if questions:
+                    return questions.pop(0)
+        except (RuntimeError, EmptySchedule) as error:
+            if not isinstance(error, EmptySchedule) and not isinstance(error.__context__, EmptySchedule):
+                raise  # a protocol's own
+            raise Deadlock(f"at {self._env.now} s nothing is left to happen; {self._who_waits()}") from None
+        self._sim.close()
+        return None
+
+    def _who_waits(self) -> str:
+        reasons, doing = self._sim.waits_for, self._log.doing()
+        waiting = [
+            f"worker {i} waits for {reasons[i]}" if i in reasons else f"worker {i} in {SPANS[kind]}"
+            for i, kind in sorted(doing.items())
+        ]
+        more = [f"and {len(waiting) - 10} more"] if len(waiting) > 10 else []
+        return ", ".join([*waiting[:10], *more, *self._sim.held()[:10]]) or "no worker ever started"
+
+    def trace(self) -> Trace:
+        """All so far; at the end, without the hair that was added to the limit of seconds."""
+        return self._log.trace(min(float(self._env.now), self._seconds))
+
+
+def _limits(cluster: Cluster, workload: Workload, stop: Stop) -> tuple[float, float, float]:
+    """At most so many updates, gradients and seconds. Raises InputError if that takes too many gradients."""
     if stop.epochs is not None and workload.num_samples is None:
         raise InputError("needs a workload with num_samples, such as problem.workload(batch_size)", "stop.epochs")
-    env = simpy.Environment()
-    end = env.event()
-
-    def finish(_: object = None) -> None:
-        if not end.triggered:
-            end.succeed()
-
     samples = min(
         stop.samples if stop.samples is not None else float("inf"),
         stop.epochs * (workload.num_samples or 0) if stop.epochs is not None else float("inf"),
@@ -102,27 +178,4 @@ def record(
         raise InputError(
             f"about {at_least:.3g} gradients or more come before the end; {MAX_GRADIENTS:.0e} is the limit", "stop"
         )
-    log = Recorder(
-        cluster.num_workers,
-        protocol.kind,
-        clock=env,
-        workload=workload,
-        costs=costs,
-        max_updates=updates,
-        max_gradients=max_gradients,
-        on_full=finish,
-    )
-    if stop.seconds is not None:
-        # after everything else at that instant
-        limit = Turn(env, stop.seconds * (1 + ROUNDING), cluster.num_workers + 1)
-        assert limit.callbacks is not None
-        limit.callbacks.append(finish)
-    protocol.start(Simulation(env, log, cluster, seed))
-    try:
-        env.run(end)
-    except RuntimeError as error:
-        if not isinstance(error.__context__, EmptySchedule):
-            raise  # a protocol's own
-        waiting = ", ".join(f"worker {i} in {SPANS[kind]}" for i, kind in sorted(log.doing().items())[:10])
-        raise Deadlock(f"at {env.now} s nothing is left to happen; {waiting or 'no worker ever started'}") from None
-    return log.trace(min(float(env.now), seconds))  # without the hair that was added to the limit
+    return updates, max_gradients, seconds

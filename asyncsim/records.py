@@ -114,9 +114,9 @@ def build(kind: type[T], table: Mapping[str, Any]) -> T:
     cls: Any = kind
     if _is_family(kind):
         family: Any = kind
-        if "name" not in table:
+        if "name" not in table and not hasattr(family, "unnamed"):
             raise InputError(f"says no name; there are: {', '.join(family.members)}", "name")
-        name = table.pop("name")
+        name = table.pop("name", getattr(family, "unnamed", None))
         if not isinstance(name, str) or name not in family.members:
             hint = nearest(name, family.members)
             raise InputError(

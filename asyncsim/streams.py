@@ -28,6 +28,7 @@ class Purpose(enum.IntEnum):
     DELAY_SECONDS = 9  # for how long
     PARTITION = 10  # who holds which samples
     RESHUFFLING = 11  # in which order an epoch goes through them
+    SERVER = 12  # how long the server takes for an update
 
 
 def generator(seed: int, purpose: Purpose, *which: int) -> np.random.Generator:

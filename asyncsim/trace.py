@@ -27,15 +27,18 @@ from asyncsim.vocabulary import (
     READ,
     RESET,
     ROW_ARRAYS,
+    SPAN_ARRAYS,
     SPANS,
     STEP,
+    TRANSFER_ARRAYS,
+    TRANSFER_TYPES,
     check,
     count_by_worker,
 )
 from asyncsim.workload import Costs, Workload
 
-ARRAYS = (*ROW_ARRAYS, "mix_start", "member", "share", "span_time", "span_worker", "span_kind")
-FORMAT = 1
+ARRAYS = (*ROW_ARRAYS, "mix_start", "member", "share", *SPAN_ARRAYS, *TRANSFER_ARRAYS)
+FORMAT = 2
 PLAIN: Any = None  # a column that is left out: filled in when the trace is made
 MAX_WORKERS = 1_000_000
 
@@ -47,8 +50,9 @@ class Trace:
     Columns, one entry a row (R rows): ``time`` in seconds, ``verb``, ``worker`` (-1 for a mix), ``source`` (a row, or
     -1), ``keep`` and ``take`` (see the verbs), ``accepted``, ``closes``. The members of the mix at row r are
     ``member[mix_start[r]:mix_start[r + 1]]``, rows of messages, with weights ``share``. Spans: from ``span_time[k]`` on
-    worker ``span_worker[k]`` does ``span_kind[k]``. The run ends at ``end`` seconds. Of the columns ``time``, ``verb``,
-    ``worker`` and ``source`` are enough: then each gradient is accepted, at weight 1, and an update of its own.
+    worker ``span_worker[k]`` does ``span_kind[k]``. Transfers: what travelled, see ``transfers``. The run ends at
+    ``end`` seconds. Of the columns ``time``, ``verb``, ``worker`` and ``source`` are enough: then each gradient is
+    accepted, at weight 1, and an update of its own.
     """
 
     kind: str  # 'server' or 'peers'
@@ -68,6 +72,14 @@ class Trace:
     span_time: np.ndarray = PLAIN
     span_worker: np.ndarray = PLAIN
     span_kind: np.ndarray = PLAIN
+    transfer_start: np.ndarray = PLAIN
+    transfer_end: np.ndarray = PLAIN
+    transfer_kind: np.ndarray = PLAIN
+    transfer_worker: np.ndarray = PLAIN
+    transfer_source: np.ndarray = PLAIN
+    transfer_target: np.ndarray = PLAIN
+    transfer_size: np.ndarray = PLAIN
+    transfer_moved: np.ndarray = PLAIN
     workload: Workload = PLAIN
     costs: Costs = PLAIN
 
@@ -78,6 +90,7 @@ class Trace:
             **{"closes": np.asarray(self.verb) == APPLY, "mix_start": np.zeros(rows + 1, np.int64)},
             **{"member": np.zeros(0, np.int32), "share": np.zeros(0), "span_time": np.zeros(0)},
             **{"span_worker": np.zeros(0, np.int32), "span_kind": np.zeros(0, np.int8)},
+            **{name: np.zeros(0, kind) for name, kind in zip(TRANSFER_ARRAYS, TRANSFER_TYPES, strict=True)},
             **{"workload": Workload(), "costs": Costs()},
         }
         for name, value in plain.items():

@@ -31,14 +31,24 @@ from asyncsim.errors import InputError
 
 READ, STEP, APPLY, PUBLISH, MIX, MERGE, CANCEL, RESET = range(8)
 VERBS = ("read", "step", "apply", "publish", "mix", "merge", "cancel", "reset")
-COMPUTE, SEND, RECEIVE, WAIT = range(4)
-SPANS = ("compute", "send", "receive", "wait")
+COMPUTE, SEND, RECEIVE, WAIT, SERVED = range(5)
+SPANS = ("compute", "send", "receive", "wait", "apply")  # apply: its gradient is at the server, in line or in work
+UP, DOWN, BETWEEN = range(3)
+DIRECTIONS = ("up", "down", "between")  # of a transfer: to the server, from it, between peers
 
-# the columns of a trace that have one entry a row
+# the columns of a trace, of one entry a row, a span, a transfer
+SPAN_ARRAYS = ("span_time", "span_worker", "span_kind")
+TRANSFER_ARRAYS = (
+    *("transfer_start", "transfer_end", "transfer_kind", "transfer_worker"),
+    *("transfer_source", "transfer_target", "transfer_size", "transfer_moved"),
+)
+TRANSFER_TYPES = (float, float, np.int8, np.int32, np.int32, np.int32, float, float)
 ROW_ARRAYS = ("time", "verb", "worker", "source", "keep", "take", "accepted", "closes")
 KINDS = {  # of NumPy's types
     **dict.fromkeys(("time", "keep", "take", "share", "span_time"), "f"),
+    **dict.fromkeys(("transfer_start", "transfer_end", "transfer_size", "transfer_moved"), "f"),
     **dict.fromkeys(("verb", "worker", "source", "mix_start", "member", "span_worker", "span_kind"), "iu"),
+    **dict.fromkeys(("transfer_kind", "transfer_worker", "transfer_source", "transfer_target"), "iu"),
     **dict.fromkeys(("accepted", "closes"), "b"),
 }
 ROUNDING = 1e-12  # of sums of seconds: three steps of 0.2 s end at 0.6000000000000001
@@ -82,8 +92,9 @@ def check(trace: Any) -> None:
     for name, kinds in KINDS.items():
         if getattr(t, name).dtype.kind not in kinds:
             raise InputError(f"holds {getattr(t, name).dtype}", name)
-    for name in (*ROW_ARRAYS, "member", "share", "span_time", "span_worker", "span_kind"):
-        like = "time" if name in ROW_ARRAYS else "share" if name in ("member", "share") else "span_time"
+    for name in (*ROW_ARRAYS, "member", "share", *SPAN_ARRAYS, *TRANSFER_ARRAYS):
+        groups = {"time": ROW_ARRAYS, "share": ("member", "share"), "span_time": SPAN_ARRAYS}
+        like = next((first for first, names in groups.items() if name in names), "transfer_start")
         if getattr(t, name).shape != getattr(t, like).shape or getattr(t, name).ndim != 1:
             raise InputError(f"has shape {getattr(t, name).shape}, {like} has {getattr(t, like).shape}", name)
     if len(t.mix_start) != len(t) + 1 or np.any(np.diff(t.mix_start) < 0) or t.mix_start[-1] != len(t.member):
@@ -127,6 +138,14 @@ def check(trace: Any) -> None:
         k = int(np.argmin(good))
         what = f"worker {t.span_worker[k]}, kind {t.span_kind[k]}, time {t.span_time[k]}"
         raise InputError(f"no such worker, kind of span or time: {what}", f"span {k}")
+    good = (t.transfer_worker >= 0) & (t.transfer_worker < t.num_workers)
+    good &= (t.transfer_kind >= 0) & (t.transfer_kind < len(DIRECTIONS))
+    good &= np.isfinite(t.transfer_start) & (t.transfer_start >= 0) & (t.transfer_end >= t.transfer_start)
+    good &= (t.transfer_moved >= 0) & (t.transfer_moved <= t.transfer_size) & np.isfinite(t.transfer_size)
+    if not good.all():
+        k = int(np.argmin(good))
+        what = ", ".join(f"{name.partition('_')[2]} {getattr(t, name)[k]}" for name in TRANSFER_ARRAYS)
+        raise InputError(f"means nothing: {what}", f"transfer {k}")
     if not math.isfinite(t.end) or (len(t) and t.end < t.time[-1] * (1 - ROUNDING)):
         last = t.time[-1] if len(t) else 0.0
         raise InputError(f"the run ends at {t.end} s, its last row is at {last} s", "end")

@@ -32,10 +32,12 @@ class Workload:
 
 @checked
 class Costs:
-    """What a method sends, in models: 1 is one message as large as all parameters.
+    """What a method sends and touches, in models: 1 is as large as all parameters.
 
-    ``upload``: one message from a worker; ``download``: one message to a worker.
+    ``upload``: one message from a worker; ``download``: one message to a worker; ``update``: the buffers that the
+    server reads or writes to make one update (2: a gradient, and the parameters).
     """
 
     upload: NonNegative = 1.0
     download: NonNegative = 1.0
+    update: NonNegative = 2.0

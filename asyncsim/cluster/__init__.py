@@ -1,10 +1,13 @@
-"""How long things take: step times, delays, workers and the network."""
+"""How long things take: step times, delays, workers, the network and the server."""
 
+from asyncsim.cluster.buckets import P3, Buckets, Horovod, PyTorchDDP, Whole
 from asyncsim.cluster.cluster import Cluster, Workers
 from asyncsim.cluster.delays import Delay, DrawnDelays, FixedDelays, IndependentDelays
 from asyncsim.cluster.hardware import GPU
+from asyncsim.cluster.hosts import Host
 from asyncsim.cluster.machines import CVB
 from asyncsim.cluster.recorded import Empirical, Recorded
+from asyncsim.cluster.servers import Servers
 from asyncsim.cluster.spells import Markov
 from asyncsim.cluster.step_times import (
     Constant,
@@ -19,10 +22,13 @@ from asyncsim.cluster.step_times import (
     Uniform,
 )
 from asyncsim.cluster.straggler import StragglerTrace, read_straggler_trace, straggler_stages
+from asyncsim.cluster.topologies import Flat, Racks, SiteLink, Sites, Topology
 
 __all__ = [
     "CVB",
     "GPU",
+    "P3",
+    "Buckets",
     "Cluster",
     "Constant",
     "Delay",
@@ -31,17 +37,27 @@ __all__ = [
     "Empirical",
     "Exponential",
     "FixedDelays",
+    "Flat",
     "Gamma",
+    "Horovod",
+    "Host",
     "IndependentDelays",
     "Lognormal",
     "Markov",
     "Pareto",
     "Place",
+    "PyTorchDDP",
+    "Racks",
     "Recorded",
+    "Servers",
     "ShiftedExponential",
+    "SiteLink",
+    "Sites",
     "StepTime",
     "StragglerTrace",
+    "Topology",
     "Uniform",
+    "Whole",
     "Workers",
     "read_straggler_trace",
     "straggler_stages",

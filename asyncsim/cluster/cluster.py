@@ -5,12 +5,16 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from asyncsim.cluster.buckets import Buckets, Whole
 from asyncsim.cluster.delays import Delay
+from asyncsim.cluster.hosts import Host, Latency
+from asyncsim.cluster.servers import Servers
 from asyncsim.cluster.step_times import Place, StepTime
+from asyncsim.cluster.topologies import Flat, Topology
 from asyncsim.errors import InputError, within
 from asyncsim.records import checked
 from asyncsim.streams import Purpose, generator
@@ -19,10 +23,14 @@ from asyncsim.workload import Workload
 
 @checked
 class Workers:
-    """``count`` workers with the same step-time model (each draws its own times from it)."""
+    """``count`` workers with the same step-time model (each draws its own times from it), on hosts of one kind.
+
+    The group begins on a host of its own; each host holds as many of its workers as ``host.workers`` says.
+    """
 
     step_time: StepTime
     count: Annotated[int, Meta(ge=1, le=100_000)] = 1
+    host: Host = Host()
 
     def validate(self) -> None:
         within("step_time", self.step_time.check, self.count)
@@ -30,15 +38,28 @@ class Workers:
 
 @checked
 class Cluster:
-    """Groups of workers, numbered through in order, and the latency of the network in seconds each way.
+    """Groups of workers, numbered through in order, the network between their hosts, and the parameter server.
 
-    The latency is paid by what a worker sends to the server and again by the reply; it does not depend on the size.
-    ``delays`` come on top of the step times: each is added to a step before its gradient is sent.
+    ``latency``: seconds that every message between two hosts pays, each way, whatever its size; the hosts and the
+    topology add theirs. Then its bytes share what is on their way, the NICs and the topology's links, as ``sharing``
+    says. fair: max-min fairly with all others, anew whenever one begins or ends. fifo: on each link one after another,
+    in order of arrival. none: as if it were alone (latency + bytes / bandwidth: alpha-beta). Where no host has a
+    bandwidth, there is latency alone.
+
+    ``eager_limit``: a message of more bytes is announced first, and sent when the receiver has answered that it is
+    ready: two more latencies, and a late receiver holds its sender (rendezvous). Left out, all are sent at once.
+    ``buckets``: the pieces in which gradients are sent, while the rest is computed. ``delays`` come on top of the step
+    times: each is added to a step before its gradient is sent.
     """
 
     workers: tuple[Workers, ...]
-    latency: Annotated[float, Meta(ge=0, le=1e12)] = 0.0
+    latency: Latency = 0.0
     delays: tuple[Delay, ...] = ()
+    servers: Servers = Servers()
+    topology: Topology = Flat()
+    sharing: Literal["fair", "fifo", "none"] = "fair"
+    eager_limit: Annotated[int, Meta(ge=0, le=10**15)] | None = None
+    buckets: Buckets = Whole()
 
     def validate(self) -> None:
         if not self.workers:
@@ -46,6 +67,36 @@ class Cluster:
         for k, delay in enumerate(self.delays):
             within(f"delays[{k}]", delay.check, self.num_workers)
             within(f"delays[{k}].seconds", delay.seconds.check, self.num_workers)
+        within("servers", self.servers.check, self._worker_hosts)
+        within("topology", self.topology.check, self._worker_hosts, len(self.hosts))
+
+    def check_reach(self, kind: str) -> None:
+        """Raise InputError if, with a server, one of its hosts stands nowhere in the topology."""
+        if kind == "server":
+            self.topology.check(len(self.hosts), len(self.hosts))
+
+    @property
+    def _worker_hosts(self) -> int:
+        return sum(_hosts(group.count, group.host) for group in self.workers)
+
+    @property
+    def hosts(self) -> list[Host]:
+        """All hosts by number: those of the workers in order, then those of the server's shards."""
+        groups = [(group.count, group.host) for group in self.workers]
+        if not self.servers.on:
+            groups.append((self.servers.shards, self.servers.host))
+        return [host for count, host in groups for _ in range(_hosts(count, host))]
+
+    @property
+    def host_of(self) -> list[int]:
+        """The number of the host of each worker, then of each shard."""
+        out: list[int] = []
+        begin = 0
+        for group in self.workers:
+            out += [begin + k // group.host.workers for k in range(group.count)]
+            begin += _hosts(group.count, group.host)
+        shards, host = self.servers.shards, self.servers.host
+        return out + (list(self.servers.on) or [begin + k // host.workers for k in range(shards)])
 
     @property
     def num_workers(self) -> int:
@@ -88,9 +139,15 @@ class Cluster:
                 for k, group in enumerate(self.workers)
             ),
             delays=tuple(within(f"delays[{k}]", delay.for_workload, workload) for k, delay in enumerate(self.delays)),
+            servers=within("servers", self.servers.for_workload, workload),
         )
 
     @property
     def mean_delay(self) -> float:
         """The mean of all delays of a step in seconds, over all workers."""
         return sum(delay.mean_seconds(self.num_workers) for delay in self.delays)
+
+
+def _hosts(count: int, host: Host) -> int:
+    """How many hosts so many workers, or shards, take."""
+    return -(-count // host.workers)

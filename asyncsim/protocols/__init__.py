@@ -1,7 +1,40 @@
 """Who waits for whom: one family of protocols per file."""
 
+from asyncsim.cluster.turns import Turn
 from asyncsim.protocols.base import Protocol
-from asyncsim.protocols.server import Asynchronous, Serial, Synchronous
-from asyncsim.protocols.simulation import Simulation, Turn
+from asyncsim.protocols.quorum import (
+    BackupWorkers,
+    KAsync,
+    KBatchAsync,
+    KBatchSync,
+    KSync,
+    NSoftsync,
+    Quorum,
+    RennalaRounds,
+    Synchronous,
+)
+from asyncsim.protocols.server import Asynchronous, RingmasterDelays, Serial, StaleSynchronous
+from asyncsim.protocols.simulation import Gate, Lock, Simulation
+from asyncsim.protocols.updates import Updates
 
-__all__ = ["Asynchronous", "Protocol", "Serial", "Simulation", "Synchronous", "Turn"]
+__all__ = [
+    "Asynchronous",
+    "BackupWorkers",
+    "Gate",
+    "KAsync",
+    "KBatchAsync",
+    "KBatchSync",
+    "KSync",
+    "Lock",
+    "NSoftsync",
+    "Protocol",
+    "Quorum",
+    "RennalaRounds",
+    "RingmasterDelays",
+    "Serial",
+    "Simulation",
+    "StaleSynchronous",
+    "Synchronous",
+    "Turn",
+    "Updates",
+]

@@ -12,11 +12,13 @@ from asyncsim.records import Family
 class Protocol(Family):
     """A protocol is a record with one method, ``start``, that sets SimPy processes going.
 
-    ``kind`` says who takes part: ``'server'`` (workers and a parameter server) or ``'peers'``.
+    ``kind`` says who takes part: ``'server'`` (workers and a parameter server) or ``'peers'``. One that is ``steered``
+    asks for values (``Simulation.ask``), so that its timing cannot be recorded before the learning.
     """
 
     family = "protocol"
     kind: ClassVar[str]
+    steered: ClassVar[bool] = False
 
     def check(self, num_workers: int) -> None:
         """Raise InputError if the protocol cannot run on so many workers."""

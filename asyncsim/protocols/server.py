@@ -1,19 +1,16 @@
-"""Workers and a parameter server: fully asynchronous, fully synchronous, or one worker alone."""
+"""Workers and a parameter server where every gradient is an update: nobody waits, or only who is too far ahead."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any, ClassVar
+from typing import Annotated, ClassVar
 
-import simpy
+from msgspec import Meta
 
 from asyncsim.errors import InputError
 from asyncsim.protocols.base import Protocol
-from asyncsim.protocols.simulation import Simulation
+from asyncsim.protocols.simulation import Gate, Process, Simulation
+from asyncsim.protocols.updates import Updates
 from asyncsim.records import checked, register
-from asyncsim.vocabulary import WAIT
-
-Process = Generator[simpy.Event, Any, None]
 
 
 @register("async")
@@ -24,12 +21,13 @@ class Asynchronous(Protocol):
     kind: ClassVar[str] = "server"
 
     def start(self, sim: Simulation) -> None:
+        updates = Updates(sim, 1)
+
         def worker(i: int) -> Process:
             read = sim.log.read(i)
             while True:
-                yield sim.compute(i)
-                yield from sim.upload(i)
-                sim.log.apply(i, read)
+                yield from sim.gradient(i)
+                yield from updates.take(i, read)
                 read = sim.log.read(i)
                 yield from sim.download(i)
 
@@ -47,35 +45,79 @@ class Serial(Asynchronous):
             raise InputError(f"the serial protocol runs on 1 worker, not {num_workers}; with several use async or sync")
 
 
-@register("sync")
+@register("ssp")
 @checked
-class Synchronous(Protocol):
-    """Everybody waits: the mean of one gradient from each worker is one update, then all read (a barrier)."""
+class StaleSynchronous(Protocol):
+    """Nobody may be more than ``slack`` iterations ahead of the slowest (stale synchronous parallel, SSP).
+
+    Each gradient is an update when it arrives. A worker that has done c iterations begins its next one when every
+    worker has done at least c - slack of them, and reads then. Slack 0 is BSP: all compute at the same parameters, and
+    their gradients are added one by one (N times the mean). Ho et al. (More effective distributed ML via a stale
+    synchronous parallel parameter server, NIPS 2013).
+    """
 
     kind: ClassVar[str] = "server"
+    slack: Annotated[int, Meta(ge=0, le=10**9)] = 0
 
     def start(self, sim: Simulation) -> None:
-        everyone = range(sim.num_workers)
-        reads = [sim.log.read(i) for i in everyone]
-        arrived = 0
-        opened = sim.env.event()
+        updates = Updates(sim, 1)
+        done = [0] * sim.num_workers
+        moved = Gate(sim.env)  # opens when the slowest has done one more
 
         def worker(i: int) -> Process:
-            nonlocal arrived, opened
+            read = sim.log.read(i)
             while True:
-                yield sim.compute(i)
-                yield from sim.upload(i)
-                arrived += 1
-                last = arrived == sim.num_workers
-                sim.log.apply(i, reads[i], weight=1 / sim.num_workers, closes=last)
-                sim.log.enter(i, WAIT)
-                barrier = opened
-                if last:
-                    reads[:] = [sim.log.read(j) for j in everyone]
-                    arrived, opened = 0, sim.env.event()
-                    barrier.succeed()
-                yield barrier
+                yield from sim.gradient(i)
+                yield from updates.take(i, read)
+                slowest = min(done)
+                done[i] += 1
+                if min(done) > slowest:
+                    moved.open()
+                while done[i] > min(done) + self.slack:
+                    what = f"all to have done {done[i] - self.slack} iterations; worker {done.index(min(done))} has not"
+                    yield from sim.wait(i, moved.event(i), what)
+                read = sim.log.read(i)
                 yield from sim.download(i)
 
-        for i in everyone:
+        for i in range(sim.num_workers):
+            sim.env.process(worker(i))
+
+
+@register("ringmaster")
+@checked
+class RingmasterDelays(Protocol):
+    """Asynchronous, but a gradient that is ``max_delay`` (R) updates old, or more, is dropped when it arrives.
+
+    With ``stop``, its worker is stopped as soon as its gradient is that old, and begins anew. Left out, R is the number
+    of workers. R = 1: every accepted gradient is fresh; R infinite: ``async``. Ringmaster ASGD: Maranjyan, Tyurin and
+    Richtarik (2025), algorithm 4 (without) and 5 (with stops); the steps are recalled, not checked with the paper.
+    """
+
+    kind: ClassVar[str] = "server"
+    max_delay: Annotated[int, Meta(ge=1, le=10**9)] | None = None
+    stop: bool = False
+
+    def start(self, sim: Simulation) -> None:
+        updates = Updates(sim, 1)
+        limit = self.max_delay or sim.num_workers
+        versions = [0] * sim.num_workers  # that each worker has read
+
+        def age(i: int) -> int:
+            return updates.version - versions[i]
+
+        def worker(i: int) -> Process:
+            read = sim.log.read(i)
+            while True:
+                if (yield from sim.gradient(i)):
+                    part = yield from updates.take(i, read, lambda: age(i) < limit)
+                    if self.stop and part is not None:
+                        sim.stop(j for j in range(sim.num_workers) if age(j) >= limit)
+                else:
+                    sim.log.cancel(i, read)
+                known, versions[i] = versions[i], updates.version
+                read = sim.log.read(i)
+                if versions[i] > known:
+                    yield from sim.download(i)
+
+        for i in range(sim.num_workers):
             sim.env.process(worker(i))

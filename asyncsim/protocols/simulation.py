@@ -2,54 +2,309 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import functools
+from collections import deque
+from collections.abc import Generator, Iterable
 from typing import Any
 
 import simpy
 
+from asyncsim.cluster.buckets import Piece
 from asyncsim.cluster.cluster import Cluster
+from asyncsim.cluster.outbox import Outbox
+from asyncsim.cluster.step_times import Place
+from asyncsim.cluster.transfers import Message, Transfers
+from asyncsim.cluster.turns import Turn, call
 from asyncsim.recorder import Recorder
-from asyncsim.vocabulary import COMPUTE, RECEIVE, SEND
+from asyncsim.streams import Purpose, generator
+from asyncsim.vocabulary import BETWEEN, COMPUTE, DOWN, RECEIVE, SEND, UP, WAIT
 
-
-class Turn(simpy.Event):
-    """A delay after which workers that finish at the same instant go on in the order of their numbers.
-
-    SimPy orders equal times by when each event was scheduled; then a fast worker would sometimes come before and
-    sometimes after a slow one. The priority makes it one rule: everything SimPy does by itself at an instant comes
-    first (priorities 0 and 1), then worker 0, 1, 2, ...
-    """
-
-    def __init__(self, env: simpy.Environment, seconds: float, worker: int):
-        super().__init__(env)
-        self._ok = True
-        self._value = None
-        env.schedule(self, 2 + worker, seconds)  # type: ignore[arg-type]
+Process = Generator[simpy.Event, Any, None]
+Asking = Generator[simpy.Event, Any, Any]
 
 
 class Simulation:
-    """What a protocol sees: the log it writes to, and the work and messages its workers wait for."""
+    """What a protocol sees: the log it writes to, and the work and messages its workers wait for.
+
+    What is a generator is waited for by ``yield from``. Times are in seconds, sizes in models (1: all parameters).
+    """
 
     def __init__(self, env: simpy.Environment, log: Recorder, cluster: Cluster, seed: int):
         self.env = env
         self.log = log
-        self.num_workers = cluster.num_workers
-        self._latency = cluster.latency
-        self._seconds = [cluster.step_times(i, seed).__next__ for i in range(self.num_workers)]
+        self.num_workers = n = cluster.num_workers
+        self.model_bytes = log.workload.model_bytes
+        self.waits_for: dict[int, str] = {}  # of each worker that waits, what for
+        self.questions: list[tuple[int, simpy.Event]] = []  # asked and not yet answered
+        self._seconds = [cluster.step_times(i, seed).__next__ for i in range(n)]
+        self._transfers = Transfers(env, cluster, log.transfer)
+        servers, costs = cluster.servers, log.costs
+        self._shards = range(n, n + servers.shards)
+        self._sizes = {UP: costs.upload * self.model_bytes, DOWN: costs.download * self.model_bytes}
+        self._buckets = cluster.buckets
+        self._pieces = cluster.buckets.pieces(log.workload.tensor_bytes)
+        self._replies: dict[int, dict[Piece, simpy.Event]] = {}  # what is still coming to a worker
+        self._outboxes: dict[int, Outbox] = {}
+        self._working: dict[int, tuple[simpy.Process, object]] = {}
+        self._plain: dict[tuple[int, int], tuple[float, int, int] | None] = {}
+        self._flying: dict[int, tuple[int, int, int, float, float]] = {}  # of those, what is on its way
+        # the server's turn, and what an update takes
+        self.lock = Lock(env)
+        self.locked = servers.lock
+        self._moving = 0.0
+        if servers.update_bandwidth is not None:
+            self._moving = costs.update * self.model_bytes / servers.shards / servers.update_bandwidth
+        self._overhead = None
+        if servers.update_seconds is not None:
+            rng = generator(seed, Purpose.SERVER)
+            self._overhead = servers.update_seconds.stream(rng, Place(seed)).__next__
+
+    # ---------------------------------------------------------------- a worker
+
+    def gradient(self, worker: int) -> Generator[simpy.Event, Any, bool]:
+        """The worker computes a gradient at what it read last, and sends it. Returns whether it has arrived, or was
+        stopped (``stop``) before."""
+        process = self.env.active_process
+        assert process is not None
+        self._working[worker] = process, object()
+        messages: list[Message] = []
+        try:
+            if self._pieces is None:
+                yield self.compute(worker)
+                yield from self._send(worker, UP, messages)
+            else:
+                yield from self._in_pieces(worker, self._pieces)
+        except simpy.Interrupt:
+            for message in messages:
+                self._transfers.drop(message)
+            self._never_arrived(worker)
+            self._drop_outbox(worker)
+            self._replies.pop(worker, None)
+            return False
+        finally:
+            del self._working[worker]
+        return True
 
     def compute(self, worker: int) -> simpy.Event:
-        """Worker computes one gradient."""
+        """The worker computes one gradient; nothing is sent."""
         self.log.enter(worker, COMPUTE)
         return Turn(self.env, self._seconds[worker](), worker)
 
-    def upload(self, worker: int) -> Generator[simpy.Event, Any, None]:
+    def upload(self, worker: int) -> Process:
         """What the worker sends travels to the server."""
-        if self._latency:
-            self.log.enter(worker, SEND)
-            yield Turn(self.env, self._latency, worker)
+        return self._send(worker, UP, [])
 
-    def download(self, worker: int) -> Generator[simpy.Event, Any, None]:
-        """The server's reply travels to the worker."""
-        if self._latency:
-            self.log.enter(worker, RECEIVE)
-            yield Turn(self.env, self._latency, worker)
+    def download(self, worker: int) -> Process:
+        """The server's reply travels to the worker. Where it comes in pieces, until the worker can begin."""
+        if self._pieces is None or not self._buckets.by_priority:
+            yield from self._send(worker, DOWN, [])
+            return
+        pieces = sorted(self._pieces, key=lambda piece: piece.begin)
+        coming = {piece: simpy.Event(self.env) for piece in pieces}
+        ways = [(shard, worker) for shard in self._shards]
+        box = self._outbox(worker, DOWN, ways, lambda piece: coming[piece].succeed())
+        for piece in pieces:
+            box.put(piece)
+        self._replies[worker] = coming
+        self.log.enter(worker, RECEIVE)
+        yield coming[pieces[0]]
+
+    def wait(self, worker: int, event: simpy.Event, what: str) -> Asking:
+        """The worker waits for something; ``what`` it is, for whoever has to find out why nobody goes on."""
+        self.log.enter(worker, WAIT)
+        self.waits_for[worker] = what
+        value = yield event
+        del self.waits_for[worker]
+        return value
+
+    def stop(self, workers: Iterable[int]) -> None:
+        """These workers give up the gradients that they compute or send: their ``gradient`` returns False.
+
+        That is at the end of this instant: what arrives at this very time has arrived; completion wins. The word
+        travels with the new parameters; what a worker would compute until it hears of it is of no use.
+        """
+        for worker in workers:
+            if worker in self._working:
+                process, which = self._working[worker]
+                end = Turn(self.env, 0.0, self.num_workers + 1)  # after everybody's turn
+                assert end.callbacks is not None
+                end.callbacks.append(functools.partial(self._stopped, worker, process, which))
+
+    def _stopped(self, worker: int, process: simpy.Process, which: object, _: simpy.Event) -> None:
+        if self._working.get(worker, (None, None))[1] is which:
+            process.interrupt()
+
+    # ---------------------------------------------------------------- the server
+
+    @property
+    def update_takes_time(self) -> bool:
+        return self._overhead is not None or self._moving > 0
+
+    def update(self, worker: int) -> simpy.Event:
+        """The server makes an update, at the worker's turn."""
+        return Turn(self.env, self._moving + (self._overhead() if self._overhead else 0.0), worker)
+
+    # ---------------------------------------------------------------- between peers, and values
+
+    def send(self, worker: int, peer: int, models: float = 1.0, ready: simpy.Event | None = None) -> simpy.Event:
+        """A message of so many models goes to a peer; the event is its arrival. ``ready``: a late receiver holds a
+        large one (``Cluster.eager_limit``) until this has happened."""
+        arrival = Turn(self.env, None, worker)
+        size = models * self.model_bytes
+        self._transfers.send(worker, BETWEEN, worker, peer, size, arrival.start, ready=ready)
+        return arrival
+
+    def ask(self, worker: int) -> Asking:
+        """What the algorithm decides for the worker at this point (``Algorithm.decide``): the learning goes on up to
+        here. Only for a protocol that is ``steered``."""
+        answer = simpy.Event(self.env)
+        self.questions.append((worker, answer))
+        return (yield answer)
+
+    def close(self) -> None:
+        """The end: write down what is on its way."""
+        for worker in list(self._flying):
+            self._never_arrived(worker)
+        self._transfers.close()
+
+    def held(self) -> list[str]:
+        """Messages that wait for a receiver, in words."""
+        return self._transfers.held()
+
+    # ---------------------------------------------------------------- messages
+
+    def _send(self, worker: int, kind: int, messages: list[Message]) -> Process:
+        """One message to, or from, each shard; all travel at once."""
+        if (worker, kind) not in self._plain:
+            self._plain[worker, kind] = self._if_plain(worker, kind)
+        plain = self._plain[worker, kind]
+        size = self._sizes[kind]
+        if plain:  # nothing but latency: no need to follow it on its way
+            latency, source, target = plain
+            begun = self.env.now
+            if latency:
+                self.log.enter(worker, SEND if kind == UP else RECEIVE)
+                self._flying[worker] = (kind, source, target, size, begun)
+                yield Turn(self.env, latency, worker)
+                del self._flying[worker]
+            self.log.transfer(begun, self.env.now, kind, worker, source, target, size, size)
+            return
+        self.log.enter(worker, SEND if kind == UP else RECEIVE)
+        whole, coming = Turn(self.env, None, worker), len(self._shards)
+
+        def done() -> None:
+            nonlocal coming
+            coming -= 1
+            if not coming:
+                whole.start()
+
+        for shard in self._shards:
+            way = (worker, shard) if kind == UP else (shard, worker)
+            messages.append(self._transfers.send(worker, kind, *way, size / len(self._shards), done))
+        yield whole
+
+    def _never_arrived(self, worker: int) -> None:
+        if worker in self._flying:
+            kind, source, target, size, begun = self._flying.pop(worker)
+            self.log.transfer(begun, float("inf"), kind, worker, source, target, size, 0.0)
+
+    def _if_plain(self, worker: int, kind: int) -> tuple[float, int, int] | None:
+        """Latency and hosts of a message that meets nothing else: one shard, no limit on its way."""
+        if len(self._shards) > 1:
+            return None
+        ends = (worker, self._shards[0])
+        route = self._transfers.layout.route(*(ends if kind == UP else ends[::-1]))
+        free = not route.path and route.copies == float("inf")
+        lead = self._transfers.lead(*(ends if kind == UP else ends[::-1]), self._sizes[kind])
+        return (lead, route.source, route.target) if free else None
+
+    def _outbox(self, worker: int, kind: int, ways: list[tuple[int, int]], arrived: Any) -> Outbox:
+        self._drop_outbox(worker)
+        box = Outbox(self._transfers, self._buckets, worker, kind, ways, self._sizes[kind], arrived)
+        self._outboxes[worker] = box
+        return box
+
+    def _drop_outbox(self, worker: int) -> None:
+        if worker in self._outboxes:
+            self._outboxes.pop(worker).drop()
+
+    def _in_pieces(self, worker: int, pieces: list[Piece]) -> Process:
+        """One gradient whose pieces are sent while the rest is computed, and which begins with what has come back."""
+        seconds = self._seconds[worker]()
+        forward = self._buckets.forward * seconds  # type: ignore[attr-defined]
+        if worker in self._replies:
+            yield from self._forward(worker, forward)
+        else:
+            self.log.enter(worker, COMPUTE)
+            yield Turn(self.env, forward, worker)
+        whole, coming = Turn(self.env, None, worker), len(pieces)
+
+        def arrived(_: Piece) -> None:
+            nonlocal coming
+            coming -= 1
+            if not coming:
+                whole.start()
+
+        box = self._outbox(worker, UP, [(worker, shard) for shard in self._shards], arrived)
+        for piece in pieces:
+            after = max(piece.ready * seconds - forward, 0.0)
+            call(self.env, after, worker, functools.partial(box.put, piece))
+        yield Turn(self.env, seconds - forward, worker)
+        self.log.enter(worker, SEND)
+        yield whole
+
+    def _forward(self, worker: int, seconds: float) -> Process:
+        """The forward pass, as far and as soon as the parameters have come."""
+        coming = list(self._replies[worker].items())
+        at = 0
+        while at < len(coming):
+            if not coming[at][1].triggered:
+                self.log.enter(worker, RECEIVE)
+                yield coming[at][1]
+            end = at
+            while end < len(coming) and coming[end][1].triggered:
+                end += 1
+            self.log.enter(worker, COMPUTE)
+            yield Turn(self.env, seconds * sum(piece.share for piece, _ in coming[at:end]), worker)
+            at = end
+        del self._replies[worker]
+
+
+class Lock:
+    """One at a time, in order of arrival (at one instant: of their numbers, as turns go)."""
+
+    def __init__(self, env: simpy.Environment):
+        self._env, self._held, self._line = env, False, deque[Turn]()
+
+    def enter(self, worker: int) -> Process:
+        """Wait until it is this worker's turn."""
+        if self._held:
+            turn = Turn(self._env, None, worker)
+            self._line.append(turn)
+            yield turn
+        self._held = True
+
+    def leave(self) -> None:
+        """The next one's turn."""
+        if self._line:
+            self._line.popleft().start()
+        else:
+            self._held = False
+
+
+class Gate:
+    """Workers wait in front of it until it opens, and go on in the order of their numbers."""
+
+    def __init__(self, env: simpy.Environment):
+        self._env, self._waiting = env, dict[int, Turn]()
+
+    def event(self, worker: int) -> simpy.Event:
+        """The next opening, for this worker."""
+        self._waiting[worker] = turn = Turn(self._env, None, worker)
+        return turn
+
+    def open(self) -> None:
+        """All who wait go on."""
+        for _, turn in sorted(self._waiting.items()):
+            turn.start()
+        self._waiting.clear()

@@ -1,0 +1,49 @@
+"""Who stands where, and over which links a message goes: a cluster's hosts and links, numbered."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+from asyncsim.cluster.cluster import Cluster
+from asyncsim.cluster.sharing import Link
+from asyncsim.cluster.topologies import Hop
+
+
+class Route(NamedTuple):
+    """How a message gets from one place to another."""
+
+    source: int  # host
+    target: int
+    latency: float  # seconds
+    path: tuple[Link, ...]  # those links on it that limit anything
+    copies: float  # bytes per second at which the target's processor takes it in
+
+
+class Layout:
+    """Places are numbered: worker i is place i, shard k of the server is place num_workers + k."""
+
+    def __init__(self, cluster: Cluster):
+        self.cluster = cluster
+        self.hosts, self._host_of = cluster.hosts, cluster.host_of
+        self._sends = [host.sends for host in self.hosts]
+        self._links: dict[tuple[str, int, int], Link] = {}
+
+    @functools.cache  # noqa: B019 - a layout lives as long as its simulation
+    def route(self, source: int, target: int) -> Route:
+        """The way from place to place."""
+        a, b = self._host_of[source], self._host_of[target]
+        here, there = self.hosts[a], self.hosts[b]
+        if a == b:
+            carries = here.link_bandwidth or float("inf")
+            hops = [Hop(("out", source, source), carries, 0.0), Hop(("in", target, target), carries, 0.0)]
+            return Route(a, b, here.link_latency, self._path(hops), float("inf"))
+        way = self.cluster.topology.way(a, b, self._sends)
+        hops = [Hop(("send", a, a), here.sends, 0.0), *way, Hop(("receive", b, b), there.receives, 0.0)]
+        latency = here.latency + self.cluster.latency + there.latency + sum(hop.latency for hop in way)
+        return Route(a, b, latency, self._path(hops), there.copy_bandwidth or float("inf"))
+
+    def _path(self, hops: list[Hop]) -> tuple[Link, ...]:
+        return tuple(
+            self._links.setdefault(hop.name, Link(hop.bandwidth)) for hop in hops if hop.bandwidth < float("inf")
+        )

@@ -1,0 +1,285 @@
+"""Messages on their way: latency first, then their bytes over the links, then their turn at the target's processor."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import simpy
+
+from asyncsim.cluster.cluster import Cluster
+from asyncsim.cluster.layout import Layout, Route
+from asyncsim.cluster.sharing import FairSharing, Flow, Link
+from asyncsim.cluster.turns import Turn, call
+
+FIRST = -1  # the turn before all workers' at an instant
+Log = Callable[[float, float, int, int, int, int, float, float], None]
+
+
+def _nothing() -> None:
+    return
+
+
+class Message(Flow):
+    """One transfer. ``done`` is called when the target has it, ``left`` when its last byte is over the links."""
+
+    __slots__ = ("done", "kind", "left", "moved", "route", "sent", "start", "worker")
+
+    def __init__(
+        self, worker: int, kind: int, route: Route, size: float, now: float, done: Callable[[], Any], left: Any
+    ):
+        super().__init__(size, route.path)
+        self.worker, self.kind, self.route, self.done, self.left, self.start = worker, kind, route, done, left, now
+        self.moved = 0.0  # bytes over the links so far, where something looks
+        self.sent = False  # whether its bytes are on the links, or were
+
+
+class Carrier(Protocol):
+    """How messages share links: the three ways below."""
+
+    def carry(self, message: Message) -> None:
+        """Its latency is over: bring its bytes over the links, then call ``arrived``."""
+
+    def moved(self, message: Message) -> float:
+        """The bytes that are over the links by now."""
+
+    def drop(self, message: Message) -> None:
+        """It is given up."""
+
+
+class Transfers:
+    """All messages of a simulation. ``log`` gets a row for each: see ``Recorder.transfer``."""
+
+    def __init__(self, env: simpy.Environment, cluster: Cluster, log: Log):
+        self.env, self.layout, self._log = env, Layout(cluster), log
+        self.last_turn = cluster.num_workers  # after all workers' turns at an instant
+        self._eager = float("inf") if cluster.eager_limit is None else cluster.eager_limit
+        makers: dict[str, Callable[[Transfers], Carrier]] = {"fair": Fair, "fifo": InOrder, "none": Alone}
+        self.carrier: Carrier = makers[cluster.sharing](self)
+        self._free: dict[int, float] = {}  # by host: when its processor is done with what has arrived
+        self._under_way: dict[Message, None] = {}
+        self._held: dict[Message, None] = {}  # announced, to a receiver that is not ready
+
+    def send(
+        self,
+        worker: int,
+        kind: int,
+        source: int,
+        target: int,
+        size: float,
+        done: Callable[[], Any] = _nothing,
+        *,
+        left: Callable[[], Any] = _nothing,
+        ready: simpy.Event | None = None,
+        led: bool = False,
+    ) -> Message:
+        """Send ``size`` bytes from place to place, on behalf of a worker; ``done`` is called when they have arrived.
+
+        ``ready``: an event; a message above the eager limit waits until it has happened. ``left`` is called when the
+        last byte is over the links, before the target's processor takes the message in. ``led``: the sender has let
+        ``lead`` seconds pass by itself.
+        """
+        route = self.layout.route(source, target)
+        message = Message(worker, kind, route, size, self.env.now, done, left)
+        self._under_way[message] = None
+        if led:
+            self._begin(message)
+        elif size <= self._eager:
+            call(self.env, route.latency, worker, lambda: self._begin(message))
+        else:
+            call(self.env, route.latency, worker, lambda: self._announced(message, ready))
+        return message
+
+    def lead(self, source: int, target: int, size: float) -> float:
+        """Seconds before the first byte of a message to a receiver that is ready."""
+        latency = self.layout.route(source, target).latency
+        return latency if size <= self._eager else 3 * latency
+
+    def _announced(self, message: Message, ready: simpy.Event | None) -> None:
+        """The receiver knows of it: its answer, then the first byte, take a latency each."""
+
+        def answer(_: object = None) -> None:
+            self._held.pop(message, None)
+            call(self.env, 2 * message.route.latency, message.worker, lambda: self._begin(message))
+
+        if ready is None or ready.callbacks is None:
+            answer()
+        else:
+            self._held[message] = None
+            ready.callbacks.append(answer)
+
+    def held(self) -> list[str]:
+        """Messages that wait for a receiver, in words."""
+        return [
+            f"{message.size:g} bytes of worker {message.worker} wait for host {message.route.target} to receive them"
+            for message in self._held
+        ]
+
+    def _begin(self, message: Message) -> None:
+        if message not in self._under_way:
+            return  # given up before
+        message.sent = True
+        if message.path and message.size:
+            self.carrier.carry(message)
+        else:
+            self.arrived(message)
+
+    def arrived(self, message: Message) -> None:
+        """The last byte is over the links: the target's processor takes it in."""
+        message.moved = message.size
+        message.left()
+        host, copies = message.route.target, message.route.copies
+        if copies == float("inf"):
+            self._end(message)
+            return
+        now = self.env.now
+        self._free[host] = free = max(now, self._free.get(host, 0.0)) + message.size / copies
+        call(self.env, free - now, message.worker, lambda: self._end(message))
+
+    def _end(self, message: Message) -> None:
+        if message in self._under_way:
+            self._write(message, self.env.now)
+            message.done()
+
+    def drop(self, message: Message) -> None:
+        """Give a message up: what is not over the links yet is not sent."""
+        if message in self._under_way:
+            self._look(message)
+            self._write(message, float("inf"))
+            if message.sent and message.moved < message.size:
+                self.carrier.drop(message)
+
+    def close(self) -> None:
+        """The simulation ends: write down what is still under way."""
+        for message in list(self._under_way):
+            self._look(message)
+            self._write(message, float("inf"))
+
+    def _look(self, message: Message) -> None:
+        if message.sent and message.moved < message.size:
+            message.moved = self.carrier.moved(message)
+
+    def _write(self, message: Message, end: float) -> None:
+        del self._under_way[message]
+        source, target = message.route.source, message.route.target
+        self._log(message.start, end, message.kind, message.worker, source, target, message.size, message.moved)
+
+
+class Alone:
+    """Each message as if it were alone: its size over the narrowest link's bandwidth."""
+
+    def __init__(self, transfers: Transfers):
+        self._transfers, self._begun = transfers, dict[Message, float]()
+
+    def carry(self, message: Message) -> None:
+        env = self._transfers.env
+        self._begun[message] = env.now
+        call(env, message.size / narrowest(message.path), message.worker, lambda: self._over(message))
+
+    def _over(self, message: Message) -> None:
+        if self._begun.pop(message, None) is not None:
+            self._transfers.arrived(message)
+
+    def moved(self, message: Message) -> float:
+        passed = self._transfers.env.now - self._begun[message]
+        return min(passed * narrowest(message.path), message.size)
+
+    def drop(self, message: Message) -> None:
+        del self._begun[message]
+
+
+def narrowest(path: tuple[Link, ...]) -> float:
+    """Bytes per second of the narrowest link."""
+    return min(link.capacity for link in path)
+
+
+class InOrder:
+    """On each link one message after another, as they come; a message goes on to the next link with its first byte.
+
+    As in the LogGP family of models: sender and receiver are held apart, and what waits in between holds nobody. What
+    was handed to a link is sent, also if it is given up then.
+    """
+
+    def __init__(self, transfers: Transfers):
+        self._transfers, self._begun = transfers, dict[Message, tuple[float, float]]()
+
+    def carry(self, message: Message) -> None:
+        self._hop(message, 0, 0.0)
+
+    def _hop(self, message: Message, k: int, over: float) -> None:
+        """Its first byte is at link k; its last one is over the link before it at the time ``over``."""
+        if k and message not in self._begun:
+            return  # given up on its way
+        env, link = self._transfers.env, message.path[k]
+        begins = max(env.now, link.free)
+        link.free = over = max(over, begins + message.size / link.capacity)
+        self._begun[message] = (self._begun[message][0] if k else begins), over
+        if k + 1 == len(message.path):
+            call(env, over - env.now, message.worker, lambda: self._over(message))
+        elif begins > env.now:
+            call(env, begins - env.now, message.worker, lambda: self._hop(message, k + 1, over))
+        else:
+            self._hop(message, k + 1, over)
+
+    def _over(self, message: Message) -> None:
+        if self._begun.pop(message, None) is not None:
+            self._transfers.arrived(message)
+
+    def moved(self, message: Message) -> float:
+        begun, over = self._begun[message]
+        share = (self._transfers.env.now - begun) / (over - begun)
+        return message.size * min(max(share, 0.0), 1.0)
+
+    def drop(self, message: Message) -> None:
+        del self._begun[message]
+
+
+class Fair:
+    """All messages share the links max-min fairly; rates are found anew at each instant at which something changes."""
+
+    def __init__(self, transfers: Transfers):
+        self._transfers, self._sharing = transfers, FairSharing()
+        self._settling = False
+        self._next = 0  # which alarm is the one that counts
+
+    def carry(self, message: Message) -> None:
+        self._go_on()
+        self._sharing.start(message)
+
+    def moved(self, message: Message) -> float:
+        self._go_on()
+        return message.size - self._sharing.left(message) if message.group is not None else message.size
+
+    def drop(self, message: Message) -> None:
+        if message.group is not None:
+            self._go_on()
+            self._sharing.stop(message)
+
+    def _go_on(self) -> None:
+        """Bring all flows up to now, and when all changes of this instant are made, find the rates."""
+        if self._transfers.env.now > self._sharing.now:
+            self._advance()
+        if not self._settling:
+            self._settling = True
+            last = Turn(self._transfers.env, 0.0, self._transfers.last_turn)
+            assert last.callbacks is not None
+            last.callbacks.append(self._settle)
+
+    def _advance(self) -> None:
+        for flow in self._sharing.advance(self._transfers.env.now):
+            assert isinstance(flow, Message)
+            call(self._transfers.env, 0.0, flow.worker, functools.partial(self._transfers.arrived, flow))
+
+    def _settle(self, _: object) -> None:
+        env, self._settling = self._transfers.env, False
+        end = self._sharing.settle()
+        self._next += 1
+        if end < float("inf"):
+            # at once at that time, so that what ends takes its turns with all else that happens then
+            call(env, max(end - env.now, 0.0), FIRST, functools.partial(self._ring, self._next))
+
+    def _ring(self, number: int) -> None:
+        if number == self._next:
+            self._advance()  # also where the clock could not go on by so little
+            self._go_on()

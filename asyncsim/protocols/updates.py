@@ -1,0 +1,51 @@
+"""The server's side of a protocol: gradients come in one by one, and make updates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from asyncsim.protocols.simulation import Asking, Gate, Process, Simulation
+from asyncsim.vocabulary import SERVED
+
+
+class Updates:
+    """Each ``size`` gradients that are accepted make an update, of their mean.
+
+    ``version``: how many there were. A gradient waits for its turn at the server, and for the time that its update
+    takes, where this cluster's server takes any.
+    """
+
+    def __init__(self, sim: Simulation, size: int):
+        self._sim, self.size, self.version = sim, size, 0
+        self._arrived = 0
+        self._made = Gate(sim.env)
+        self._locks = sim.update_takes_time and (sim.locked or size > 1)
+
+    def take(self, worker: int, read: int, fits: Callable[[], bool] = lambda: True) -> Asking:
+        """A gradient on this read has arrived. Returns which update it is a part of (from 0), or None if it is dropped,
+        as it is unless, when its turn comes, it ``fits``."""
+        sim = self._sim
+        if sim.update_takes_time:
+            sim.log.enter(worker, SERVED)
+            if self._locks:
+                yield from sim.lock.enter(worker)
+            if fits() and self._arrived + 1 == self.size:
+                yield sim.update(worker)
+        accepted = fits()
+        part, closes = self.version, accepted and self._arrived + 1 == self.size
+        sim.log.apply(worker, read, weight=1 / self.size, accepted=accepted, closes=closes)
+        if closes:
+            self.version += 1
+            self._arrived = 0
+            self._made.open()
+        else:
+            self._arrived += accepted
+        if self._locks:
+            sim.lock.leave()
+        return part if accepted else None
+
+    def wait(self, worker: int, part: int) -> Process:
+        """The worker waits until this update is made."""
+        if self.version <= part:
+            what = f"an update of {self.size} gradients, of which {self._arrived} have arrived"
+            yield from self._sim.wait(worker, self._made.event(worker), what)
