@@ -7,7 +7,7 @@ import inspect
 from typing import Any
 
 from asyncsim.algorithms import Algorithm
-from asyncsim.cluster import Cluster, Delay, StepTime, Workers
+from asyncsim.cluster import Buckets, Cluster, Delay, Host, Servers, StepTime, Topology, Workers
 from asyncsim.data import DataSet, Partition, Sampling
 from asyncsim.errors import a
 from asyncsim.problems import Problem
@@ -23,6 +23,9 @@ FAMILIES: dict[str, type[Family]] = {
     "protocols": Protocol,
     "step-times": StepTime,
     "delays": Delay,
+    "hosts": Host,
+    "topologies": Topology,
+    "buckets": Buckets,
     "problems": Problem,
     "data-sets": DataSet,
     "partitions": Partition,
@@ -55,6 +58,7 @@ def describe_scenario() -> str:
         ("A scenario file (TOML)", Scenario),
         ("[cluster]", Cluster),
         ("[[cluster.workers]]", Workers),
+        ("[cluster.servers]", Servers),
         ("[stop]", Stop),
         ("[sampling]", Sampling),
         ("[evaluate]", Every),

@@ -169,8 +169,8 @@ class Recorder:
     def transfer(
         self, start: float, end: float, kind: int, worker: int, source: int, target: int, size: float, moved: float
     ) -> None:
-        """A message of ``size`` bytes: when it was sent and had arrived (never: infinite), UP, DOWN or BETWEEN, whose
-        it is, from which host to which, and how many of its bytes went over the links before the end."""
+        """A message of ``size`` bytes: when it was sent, and had arrived or was given up (infinite: neither); UP, DOWN
+        or BETWEEN; whose it is, from which host to which; how many of its bytes went over the links by then."""
         self._transfers.extend((start, end, kind, worker, source, target, size, moved))
 
     def _full(self) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from asyncsim import views
 from asyncsim.errors import InputError
 from asyncsim.records import build, table
 from asyncsim.tables import Table
@@ -232,17 +233,33 @@ class Trace:
         return last[~np.isin(last, used)]
 
     @functools.cached_property
+    def cancels(self) -> np.ndarray:
+        """(R,) whether the row cancels a gradient."""
+        return self.verb == CANCEL
+
+    # ---------------------------------------------------------------- tables
+
+    @functools.cached_property
     def spans(self) -> Table:
         """What each worker did: worker, kind, start and end in seconds. A worker's spans tile the whole run."""
-        order = np.lexsort((np.arange(len(self.span_time)), self.span_worker))
-        worker, start = self.span_worker[order], np.minimum(self.span_time[order], self.end)
-        kind = self.span_kind[order]
-        end = np.full(len(order), float(self.end))
-        same = worker[1:] == worker[:-1]
-        end[:-1][same] = start[1:][same]
-        real = end > start
-        names = np.array(SPANS)[kind[real]] if len(kind) else np.array([], str)
-        return Table({"worker": worker[real], "kind": names, "start": start[real], "end": end[real]})
+        return views.spans(self)
+
+    @property
+    def transfers(self) -> Table:
+        """What travelled, a row a message: see ``asyncsim.views.transfers``."""
+        return views.transfers(self)
+
+    def by_worker(self) -> Table:
+        """A row a worker: its gradients, staleness, bytes and shares of time. See ``asyncsim.views.by_worker``."""
+        return views.by_worker(self)
+
+    def staleness_distribution(self) -> Table:
+        """How many accepted gradients there are at each staleness, and their share."""
+        return views.staleness_distribution(self)
+
+    def over_time(self, bins: int = 100) -> Table:
+        """Throughput, bytes and queue lengths in intervals of equal length. See ``asyncsim.views.over_time``."""
+        return views.over_time(self, bins)
 
     def summary(self) -> dict[str, Any]:
         """Throughput, staleness and how the workers' time was spent, from the timing alone.
@@ -260,7 +277,7 @@ class Trace:
             "updates": int(self.updates[-1]) if len(self) else 0,
             "gradients": len(rows),
             "dropped": len(rows) - len(used),
-            "cancelled": int(np.sum(self.verb == CANCEL)),
+            "cancelled": int(np.sum(self.cancels)),
             "in_flight": len(self.in_flight),
             "samples": samples,
             "throughput": samples / self.end if self.end else 0.0,
@@ -272,8 +289,9 @@ class Trace:
             for kind in SPANS:
                 mine = spans["kind"] == kind
                 out[f"{kind}_share"] = float(np.sum(spans["end"][mine] - spans["start"][mine])) / total
-        if self.kind == "server":
-            # a reply is each read but a worker's first, of the parameters that all start with
+        if len(self.transfer_start):
+            out["bytes_sent"] = int(self.transfer_moved.sum())
+        elif self.kind == "server":  # by hand: a reply is each read but a worker's first, of what all start with
             reads = self.worker[self.verb == READ]
             sent = np.sum(self.verb == APPLY) * self.costs.upload
             received = (len(reads) - len(np.unique(reads))) * self.costs.download
@@ -291,7 +309,8 @@ class Trace:
         cut = int(self.mix_start[rows])
         part = {k: getattr(self, k)[:rows] for k in ROW_ARRAYS}
         spans = self.span_time <= end
-        part |= {k: getattr(self, k)[spans] for k in ("span_time", "span_worker", "span_kind")}
+        part |= {k: getattr(self, k)[spans] for k in SPAN_ARRAYS}
+        part |= {k: getattr(self, k)[self.transfer_start <= end] for k in TRANSFER_ARRAYS}
         part |= {"mix_start": self.mix_start[: rows + 1], "member": self.member[:cut], "share": self.share[:cut]}
         return dataclasses.replace(self, end=end, **part)
 

@@ -1,5 +1,6 @@
 """How long things take: step times, delays, workers, the network and the server."""
 
+from asyncsim.cluster import named_hosts  # noqa: F401 - they are registered
 from asyncsim.cluster.buckets import P3, Buckets, Horovod, PyTorchDDP, Whole
 from asyncsim.cluster.cluster import Cluster, Workers
 from asyncsim.cluster.delays import Delay, DrawnDelays, FixedDelays, IndependentDelays

@@ -146,7 +146,7 @@ class Transfers:
         """Give a message up: what is not over the links yet is not sent."""
         if message in self._under_way:
             self._look(message)
-            self._write(message, float("inf"))
+            self._write(message, self.env.now)
             if message.sent and message.moved < message.size:
                 self.carrier.drop(message)
 

@@ -77,7 +77,7 @@ class Simulation:
         except simpy.Interrupt:
             for message in messages:
                 self._transfers.drop(message)
-            self._never_arrived(worker)
+            self._in_flight(worker, self.env.now)
             self._drop_outbox(worker)
             self._replies.pop(worker, None)
             return False
@@ -164,7 +164,7 @@ class Simulation:
     def close(self) -> None:
         """The end: write down what is on its way."""
         for worker in list(self._flying):
-            self._never_arrived(worker)
+            self._in_flight(worker, float("inf"))
         self._transfers.close()
 
     def held(self) -> list[str]:
@@ -203,10 +203,11 @@ class Simulation:
             messages.append(self._transfers.send(worker, kind, *way, size / len(self._shards), done))
         yield whole
 
-    def _never_arrived(self, worker: int) -> None:
+    def _in_flight(self, worker: int, end: float) -> None:
+        """What is on its way by latency alone does not arrive before this end."""
         if worker in self._flying:
             kind, source, target, size, begun = self._flying.pop(worker)
-            self.log.transfer(begun, float("inf"), kind, worker, source, target, size, 0.0)
+            self.log.transfer(begun, end, kind, worker, source, target, size, 0.0)
 
     def _if_plain(self, worker: int, kind: int) -> tuple[float, int, int] | None:
         """Latency and hosts of a message that meets nothing else: one shard, no limit on its way."""

@@ -1,0 +1,132 @@
+"""What a trace says about a run, as tables: what each worker did, what travelled, how busy all were over time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from asyncsim.errors import InputError
+from asyncsim.tables import Table
+from asyncsim.vocabulary import DIRECTIONS, SPANS, UP
+
+if TYPE_CHECKING:
+    from asyncsim.trace import Trace
+
+MAX_BINS = 1_000_000
+
+
+def spans(trace: Trace) -> Table:
+    """What each worker did: worker, kind, start and end in seconds. A worker's spans tile the whole run."""
+    order = np.lexsort((np.arange(len(trace.span_time)), trace.span_worker))
+    worker, start = trace.span_worker[order], np.minimum(trace.span_time[order], trace.end)
+    kind = trace.span_kind[order]
+    end = np.full(len(order), float(trace.end))
+    same = worker[1:] == worker[:-1]
+    end[:-1][same] = start[1:][same]
+    real = end > start
+    names = np.array(SPANS)[kind[real]] if len(kind) else np.array([], str)
+    return Table({"worker": worker[real], "kind": names, "start": start[real], "end": end[real]})
+
+
+def transfers(trace: Trace) -> Table:
+    """What travelled: when it was sent, and when it had arrived or was given up (inf: neither, at the end of the run);
+    up, down or between peers; whose it is, from which host to which; its bytes, and how many of them were over the
+    links by then: all, unless it was given up on its way, or was still on it.
+    """
+    kinds = np.array(DIRECTIONS)[trace.transfer_kind] if len(trace.transfer_kind) else np.array([], str)
+    columns = {"start": trace.transfer_start, "end": trace.transfer_end, "kind": kinds}
+    columns |= {"worker": trace.transfer_worker, "source": trace.transfer_source, "target": trace.transfer_target}
+    return Table(columns | {"bytes": trace.transfer_size, "moved": trace.transfer_moved})
+
+
+def by_worker(trace: Trace) -> Table:
+    """A row a worker: gradients it began to its end (accepted, dropped), cancelled, mean staleness of the accepted,
+    bytes sent and received on its behalf, and its shares of time."""
+    n, rows = trace.num_workers, trace.gradients
+    counted = trace.counted[rows]
+
+    def count(of: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+        return np.bincount(trace.worker[of], weights=weights, minlength=n)
+
+    used = rows[counted]
+    accepted = count(used)
+    stale = count(used, trace.staleness[used].astype(float))
+    columns: dict[str, np.ndarray] = {"worker": np.arange(n), "accepted": accepted, "dropped": count(rows[~counted])}
+    columns["cancelled"] = count(np.flatnonzero(trace.cancels))
+    columns["staleness"] = np.divide(stale, accepted, out=np.zeros(n), where=accepted > 0)
+    if len(trace.transfer_start):
+        sent = trace.transfer_kind != DIRECTIONS.index("down")
+        for name, mine in (("bytes_sent", sent), ("bytes_received", ~sent)):
+            moved = trace.transfer_moved[mine]
+            columns[name] = np.bincount(trace.transfer_worker[mine], weights=moved, minlength=n)
+    did = trace.spans
+    if len(did) and trace.end:
+        for kind in SPANS:
+            mine = did["kind"] == kind
+            seconds = did["end"][mine] - did["start"][mine]
+            columns[f"{kind}_share"] = np.bincount(did["worker"][mine], weights=seconds, minlength=n) / trace.end
+    return Table(columns)
+
+
+def staleness_distribution(trace: Trace) -> Table:
+    """A row for each staleness that occurs, with how many accepted gradients have it, and their share."""
+    used = trace.gradients[trace.counted[trace.gradients]]
+    values, gradients = np.unique(trace.staleness[used], return_counts=True)
+    return Table({"staleness": values, "gradients": gradients, "share": gradients / max(len(used), 1)})
+
+
+def over_time(trace: Trace, bins: int = 100) -> Table:
+    """The run in ``bins`` intervals of equal length: a row each, from ``start`` to ``end`` seconds.
+
+    ``throughput``: samples of accepted gradients per second. ``staleness``: mean of what was accepted (nan: nothing).
+    Mean numbers of workers that do something: ``compute``, ``send``, ``receive``, ``wait``, ``apply``. Mean numbers of
+    messages on their way: ``up``, ``down``, ``between``; and ``*_bytes``: bytes per second, each message spread evenly
+    over its way. The length of the server's line is ``apply``, that at its network interface is ``up``.
+    """
+    if isinstance(bins, bool) or not isinstance(bins, int | np.integer) or not 1 <= bins <= MAX_BINS:
+        raise InputError(f"expected a whole number from 1 to {MAX_BINS}, got {bins!r}", "bins")
+    edges = np.linspace(0.0, trace.end, int(bins) + 1)
+    width = trace.end / bins if trace.end else 1.0
+    used = trace.gradients[trace.counted[trace.gradients]]
+    # what happens at the very end belongs to the last interval
+    interval = np.minimum((trace.time[used] / width).astype(np.int64), bins - 1)
+    number = np.bincount(interval, minlength=bins)
+    stale = np.bincount(interval, weights=trace.staleness[used].astype(float), minlength=bins)
+    columns: dict[str, np.ndarray] = {"start": edges[:-1], "end": edges[1:]}
+    columns["throughput"] = number * trace.batch_size / width
+    columns["staleness"] = np.divide(stale, number, out=np.full(bins, np.nan), where=number > 0)
+    did = trace.spans
+    for kind in SPANS:
+        mine = did["kind"] == kind
+        columns[kind] = _covered(edges, did["start"][mine], did["end"][mine], np.ones(int(mine.sum()))) / width
+    start, end = trace.transfer_start, np.minimum(trace.transfer_end, trace.end)
+    lasted = end - start
+    for number_of, kind in enumerate(DIRECTIONS):
+        mine = trace.transfer_kind == number_of
+        if not mine.any() and number_of > UP:
+            continue
+        columns[kind] = _covered(edges, start[mine], end[mine], np.ones(int(mine.sum()))) / width
+        slow = mine & (lasted > 0)
+        rate = trace.transfer_moved[slow] / lasted[slow]
+        moved = _covered(edges, start[slow], end[slow], rate)
+        fast = mine & (lasted <= 0)
+        where = np.minimum((start[fast] / width).astype(np.int64), bins - 1)
+        moved += np.bincount(where, weights=trace.transfer_moved[fast], minlength=bins)
+        columns[f"{kind}_bytes"] = moved / width
+    return Table(columns)
+
+
+def _covered(edges: np.ndarray, start: np.ndarray, end: np.ndarray, height: np.ndarray) -> np.ndarray:
+    """The integral over each interval of a sum of steps, each so high from its start to its end."""
+
+    # up to time x a step contributes height (min(x, end) - min(x, start)): sums of ramps, by sorted ends
+    def ramps(at: np.ndarray) -> Any:
+        order = np.argsort(at)
+        at, weight = at[order], height[order]
+        before = np.searchsorted(at, edges, side="right")
+        weights = np.concatenate([[0.0], np.cumsum(weight)])
+        moments = np.concatenate([[0.0], np.cumsum(weight * at)])
+        return edges * weights[before] - moments[before]
+
+    return np.diff(ramps(start) - ramps(end)) if len(start) else np.zeros(len(edges) - 1)
