@@ -14,7 +14,7 @@ from typing import Any
 
 _HOMES = {
     "asyncsim.algorithms": "ASGD SGD SGP SSGD Averaging SMEGA2 NAGASGD MultiASGD DCASGD GapAware "
-    "DanaZero DanaSlim DanaDC DanaGA StalenessAware InverseDelay DelayAdaptive "
+    "DanaZero DanaSlim DanaDC DanaGA StalenessAware InverseDelay DelayAdaptive Rennala Ringmaster Gaia "
     "Context PeerAlgorithm ServerAlgorithm",
     "asyncsim.cluster": "Cluster Workers StepTime Constant Uniform Gamma Lognormal Exponential ShiftedExponential "
     "Pareto CVB Markov Empirical Recorded StragglerTrace read_straggler_trace GPU "
@@ -24,7 +24,7 @@ _HOMES = {
     "asyncsim.errors": "InputError",
     "asyncsim.problems": "MLP CharTransformer ConvNet CustomProblem Logistic Quadratic ResNet",
     "asyncsim.protocols": "Asynchronous BackupWorkers KAsync KBatchAsync KBatchSync KSync NSoftsync Protocol "
-    "RennalaRounds RingmasterDelays Serial StaleSynchronous Synchronous",
+    "RennalaRounds RingmasterDelays Serial SignificantUpdates StaleSynchronous Synchronous",
     "asyncsim.recorder": "Recorder",
     "asyncsim.reports": "comparison",
     "asyncsim.recording": "Deadlock Stop record",
@@ -34,6 +34,7 @@ _HOMES = {
     "asyncsim.scenario": "Scenario run",
     "asyncsim.scenario_files": "load_scenarios",
     "asyncsim.schedules": "Schedule",
+    "asyncsim.steering": "steer",
     "asyncsim.sweeps": "Sweep load_sweep sweep",
     "asyncsim.tables": "Table",
     "asyncsim.trace": "Trace",

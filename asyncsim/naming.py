@@ -34,9 +34,11 @@ def run_name(scenario: Scenario) -> str:
 def trace_name(scenario: Scenario) -> str:
     """What a scenario's trace is called: scenarios with equal timing inputs share it."""
     s, workload = scenario, scenario.workload
+    if s.runs_on.steered:  # by all that is learned
+        return run_name(scenario)
     # the arithmetic of a sample counts only where the step times have it in them
     cluster, sizes = s.cluster.for_workload(workload), dataclasses.replace(workload, sample_flops=None)
-    return name_of([cluster, s.runs_on, sizes, type(s.algorithm).costs, s.stop, s.seed])
+    return name_of([cluster, s.runs_on, sizes, s.costs, s.stop, s.seed])
 
 
 def name_of(parts: Iterable[Any], length: int = 12) -> str:

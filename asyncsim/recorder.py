@@ -91,6 +91,7 @@ class Recorder:
         self._spans: list[float] = []
         self._transfers: list[float] = []
         self._log, self._count = self._rows.extend, 0
+        self.released: set[int] = set()
         self._mixes: dict[int, tuple[Sequence[int], Sequence[float]]] = {}
 
     @property
@@ -161,6 +162,11 @@ class Recorder:
     def reset(self, worker: int, source: int) -> int:
         """The worker's own state starts afresh from a source: a read of the server's view, or a mix of messages."""
         return self._row(RESET, worker, source, 0.0, 1.0, True, False)
+
+    def release(self, *rows: int) -> None:
+        """No later row will name these messages and mixes. Only where the learning goes along (a steered protocol):
+        until then it keeps what they hold."""
+        self.released.update(rows)
 
     def enter(self, worker: int, kind: int) -> None:
         """From now on the worker does this: COMPUTE, SEND, RECEIVE, WAIT or SERVED."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import simpy
 from simpy.core import EmptySchedule
 
@@ -14,7 +15,7 @@ from asyncsim.recorder import Recorder
 from asyncsim.records import Count, Positive, checked
 from asyncsim.streams import check_seed
 from asyncsim.trace import Trace
-from asyncsim.vocabulary import ROUNDING, SPANS
+from asyncsim.vocabulary import MIX, PUBLISH, ROUNDING, SPANS
 from asyncsim.workload import Costs, Workload
 
 MAX_GRADIENTS = 2e8
@@ -147,13 +148,21 @@ class Recording:
         return None
 
     def _who_waits(self) -> str:
-        reasons, doing = self._sim.waits_for, self._log.doing()
+        reasons = {i: what if isinstance(what, str) else what() for i, what in self._sim.waits_for.items()}
+        doing = self._log.doing()
         waiting = [
             f"worker {i} waits for {reasons[i]}" if i in reasons else f"worker {i} in {SPANS[kind]}"
             for i, kind in sorted(doing.items())
         ]
         more = [f"and {len(waiting) - 10} more"] if len(waiting) > 10 else []
         return ", ".join([*waiting[:10], *more, *self._sim.held()[:10]]) or "no worker ever started"
+
+    def live(self, trace: Trace) -> np.ndarray:
+        """(R,) of the trace so far, the rows that later ones may still name."""
+        live = (trace.verb == PUBLISH) | (trace.verb == MIX)
+        live[list(self._log.released)] = False
+        live[trace.in_flight] = True
+        return live
 
     def trace(self) -> Trace:
         """All so far; at the end, without the hair that was added to the limit of seconds."""

@@ -15,12 +15,13 @@ from asyncsim.problems import Problem
 from asyncsim.protocols import Protocol
 from asyncsim.recording import Stop, record
 from asyncsim.records import Seed, build, checked, table
-from asyncsim.replaying import Every, Target, replay
+from asyncsim.replaying import Every, Target, memory, replay
 from asyncsim.replaying.walk import EngineName, Precision, Statistics
 from asyncsim.runs import Run
 from asyncsim.schedules import Schedule
+from asyncsim.steering import check_steered, steer
 from asyncsim.trace import Trace
-from asyncsim.workload import BatchSize, Workload
+from asyncsim.workload import BatchSize, Costs, Workload
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,79}")  # it becomes the name of a folder
 BAD_NAME = "a name has at most 80 plain letters, digits, _ and -, a letter or digit first"
@@ -68,6 +69,9 @@ class Scenario:
                 "protocol.name",
             )
         within("protocol", protocol.check, self.cluster.num_workers)
+        within("cluster.topology", self.cluster.check_reach, protocol.kind)
+        if protocol.steered:
+            check_steered(protocol, self.algorithm)
 
     @property
     def runs_on(self) -> Protocol:
@@ -95,10 +99,35 @@ class Scenario:
         """What one gradient costs, as the timing sees it."""
         return _workload(self.problem, self.batch_size)
 
-    def record(self) -> Trace:
-        """The timing alone."""
+    @property
+    def costs(self) -> Costs:
+        """The size of the method's messages, and the buffers that an update touches, where the server's time depends
+        on them: its state, what it keeps for a worker and has sent it, and what arrives."""
         costs = type(self.algorithm).costs
-        return record(self.cluster, self.runs_on, self.workload, costs, stop=self.stop, seed=self.seed)
+        if self.cluster.servers.update_bandwidth is None or self.algorithm.kind != "server":
+            return costs
+        summed = self.runs_on.size(self.cluster.num_workers) > 1
+        takes = memory(self.algorithm, self.problem, 1, summed=summed)
+        return replace(costs, update=takes.server_buffers + (not summed))  # the sum is in there already
+
+    def record(self) -> Trace:
+        """The timing alone; with a protocol that values steer, the learning goes along."""
+        if not self.runs_on.steered:
+            return record(self.cluster, self.runs_on, self.workload, self.costs, stop=self.stop, seed=self.seed)
+        return steer(
+            self.cluster,
+            self.runs_on,
+            self.algorithm,
+            self.problem,
+            batch_size=self.batch_size,
+            costs=self.costs,
+            stop=self.stop,
+            seed=self.seed,
+            sampling=self.sampling,
+            statistics=self.statistics,
+            schedule=self.schedule,
+            precision=self.precision,
+        )
 
     def to_table(self) -> dict[str, Any]:
         """The resolved scenario as plain tables, as a TOML file has them."""

@@ -11,11 +11,14 @@ from asyncsim.algorithms.base import (
 )
 from asyncsim.algorithms.dana import DanaDC, DanaGA, DanaSlim, DanaZero
 from asyncsim.algorithms.dc_asgd import DCASGD
+from asyncsim.algorithms.gaia import Gaia
 from asyncsim.algorithms.gap_aware import GapAware
 from asyncsim.algorithms.multi_asgd import MultiASGD
 from asyncsim.algorithms.nag_asgd import NAGASGD
 from asyncsim.algorithms.parts import Descent, ServerDescent, moved, zeros_like
 from asyncsim.algorithms.push_sum import SGP
+from asyncsim.algorithms.rennala import Rennala
+from asyncsim.algorithms.ringmaster import Ringmaster
 from asyncsim.algorithms.scaled_rates import DelayAdaptive, InverseDelay, StalenessAware
 from asyncsim.algorithms.sgd import ASGD, SGD, SSGD
 from asyncsim.algorithms.smega2 import SMEGA2
@@ -37,10 +40,13 @@ __all__ = [
     "DanaZero",
     "DelayAdaptive",
     "Descent",
+    "Gaia",
     "GapAware",
     "InverseDelay",
     "MultiASGD",
     "PeerAlgorithm",
+    "Rennala",
+    "Ringmaster",
     "ServerAlgorithm",
     "ServerDescent",
     "StalenessAware",

@@ -88,6 +88,10 @@ class Algorithm(Family):
         """Raise InputError if the method means nothing on this trace. Called before a replay."""
         return
 
+    def decide(self, state: State, context: Context) -> Any:
+        """One number by which a steered protocol goes on, from the state of the server, or of the peer that asks."""
+        raise TypeError(f"{type(self).__name__} has no decide(state, context)")
+
 
 class ServerAlgorithm(Algorithm):
     """A method with a parameter server.

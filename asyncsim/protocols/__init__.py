@@ -2,6 +2,7 @@
 
 from asyncsim.cluster.turns import Turn
 from asyncsim.protocols.base import Protocol
+from asyncsim.protocols.gaia import SignificantUpdates
 from asyncsim.protocols.quorum import (
     BackupWorkers,
     KAsync,
@@ -32,6 +33,7 @@ __all__ = [
     "RennalaRounds",
     "RingmasterDelays",
     "Serial",
+    "SignificantUpdates",
     "Simulation",
     "StaleSynchronous",
     "Synchronous",

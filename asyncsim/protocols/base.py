@@ -24,6 +24,10 @@ class Protocol(Family):
         """Raise InputError if the protocol cannot run on so many workers."""
         return
 
+    def size(self, num_workers: int) -> int:
+        """Of how many gradients an update of the server is made."""
+        return 1
+
     @abstractmethod
     def start(self, sim: Simulation) -> None:
         """Start the processes of all workers on this simulation."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Annotated, ClassVar
 
 from msgspec import Meta
@@ -64,6 +65,9 @@ class StaleSynchronous(Protocol):
         done = [0] * sim.num_workers
         moved = Gate(sim.env)  # opens when the slowest has done one more
 
+        def missing(i: int) -> str:
+            return f"all to have done {done[i] - self.slack} iterations; worker {done.index(min(done))} has not"
+
         def worker(i: int) -> Process:
             read = sim.log.read(i)
             while True:
@@ -74,8 +78,7 @@ class StaleSynchronous(Protocol):
                 if min(done) > slowest:
                     moved.open()
                 while done[i] > min(done) + self.slack:
-                    what = f"all to have done {done[i] - self.slack} iterations; worker {done.index(min(done))} has not"
-                    yield from sim.wait(i, moved.event(i), what)
+                    yield from sim.wait(i, moved.event(i), functools.partial(missing, i))
                 read = sim.log.read(i)
                 yield from sim.download(i)
 

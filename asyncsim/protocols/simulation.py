@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 import simpy
@@ -34,7 +34,7 @@ class Simulation:
         self.log = log
         self.num_workers = n = cluster.num_workers
         self.model_bytes = log.workload.model_bytes
-        self.waits_for: dict[int, str] = {}  # of each worker that waits, what for
+        self.waits_for: dict[int, str | Callable[[], str]] = {}  # of each worker that waits, what for
         self.questions: list[tuple[int, simpy.Event]] = []  # asked and not yet answered
         self._seconds = [cluster.step_times(i, seed).__next__ for i in range(n)]
         self._transfers = Transfers(env, cluster, log.transfer)
@@ -109,8 +109,9 @@ class Simulation:
         self.log.enter(worker, RECEIVE)
         yield coming[pieces[0]]
 
-    def wait(self, worker: int, event: simpy.Event, what: str) -> Asking:
-        """The worker waits for something; ``what`` it is, for whoever has to find out why nobody goes on."""
+    def wait(self, worker: int, event: simpy.Event, what: str | Callable[[], str]) -> Asking:
+        """The worker waits for something; ``what`` it is, or a function that says it when it is asked why nobody goes
+        on."""
         self.log.enter(worker, WAIT)
         self.waits_for[worker] = what
         value = yield event

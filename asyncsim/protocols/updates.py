@@ -47,5 +47,7 @@ class Updates:
     def wait(self, worker: int, part: int) -> Process:
         """The worker waits until this update is made."""
         if self.version <= part:
-            what = f"an update of {self.size} gradients, of which {self._arrived} have arrived"
-            yield from self._sim.wait(worker, self._made.event(worker), what)
+            yield from self._sim.wait(worker, self._made.event(worker), self._missing)
+
+    def _missing(self) -> str:
+        return f"an update of {self.size} gradients, of which {self._arrived} have arrived"

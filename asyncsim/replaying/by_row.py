@@ -61,6 +61,23 @@ class _ByRow(ABC):
         self._at = row
         return {k: np.array([g[k] for g in given]) for k in given[0]} if given else {}
 
+    def grow(self, trace: Trace, factor: np.ndarray, live: np.ndarray) -> None:
+        """The trace has gone on; ``live``: the rows that those to come may still name."""
+        self.setting = self.setting._replace(trace=trace, factor=factor)
+        self._factor = factor.astype(jnp.zeros(()).dtype)
+        self._last_use = _last_uses(trace)
+        self._last_use[live] = len(trace)
+        for u in [u for u in self._held if self._last_use[u] < self._at]:
+            del self._held[u]
+
+    def decide(self, i: int, row: dict[str, Any]) -> float:
+        """What the algorithm decides for worker i now."""
+        return float(decision(self.setting.learning, self._decider(i), row))
+
+    @abstractmethod
+    def _decider(self, i: int) -> Any:
+        """The state that decides for worker i."""
+
     def _gradient(self, i: int, point: Any, row: dict[str, Any]) -> tuple[Any, Any]:
         """Batch loss and gradient of worker i, whose gradients change one of the extras."""
         # without the algorithm: then methods share the compiled gradient
@@ -125,6 +142,9 @@ class ByRowServer(_ByRow):
             assert verb == CANCEL
         return None
 
+    def _decider(self, i: int) -> Any:
+        return self._state
+
     def model(self) -> tuple[Any, Any, dict[str, Any]]:
         """Parameters, extra, and what else is measured at an evaluation."""
         return self.setting.learning.algorithm.final(self._state), self._evaluated_extra(), {}
@@ -139,6 +159,9 @@ def _update_sizes(trace: Trace) -> list[int]:
             out[first : r + 1] = [under_way] * (r + 1 - first)
             under_way, first = 0, r + 1
     return out
+
+
+decision = jax.jit(rules.decide)
 
 
 @functools.partial(jax.jit, static_argnames="rule")
@@ -207,6 +230,9 @@ class ByRowPeers(_ByRow):
         else:
             assert verb == CANCEL
         return None
+
+    def _decider(self, i: int) -> Any:
+        return self._states[i]
 
     def model(self) -> tuple[Any, Any, dict[str, Any]]:
         """Parameters, extra, and the distance of the peers from their mean."""

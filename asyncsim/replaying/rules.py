@@ -62,7 +62,7 @@ class Setting(NamedTuple):
 
 
 # which use of a row's random key: never the same key twice
-GRADIENT, SEND, RECEIVE, UPDATE, VIEW, STEP, PUBLISH, MERGE = range(8)
+GRADIENT, SEND, RECEIVE, UPDATE, VIEW, STEP, PUBLISH, MERGE, DECIDE = range(9)
 
 
 def context(learning: Learning, row: dict[str, Any], use: int, **more: Any) -> Context:
@@ -144,6 +144,11 @@ def merge(learning: Learning, state: Any, mix: Any, row: dict[str, Any], **weigh
     """A peer takes in a mix; weights: keep, take, included."""
     new = learning.algorithm.merge(state, mix, context(learning, row, MERGE, **weights))
     return same_types(state, new, named(learning.algorithm, "merge"))
+
+
+def decide(learning: Learning, state: Any, row: dict[str, Any]) -> Any:
+    """What a steered protocol is told."""
+    return learning.algorithm.decide(state, context(learning, row, DECIDE))
 
 
 def restart(learning: Learning, state: Any, mix: Any) -> Any:

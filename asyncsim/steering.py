@@ -1,0 +1,98 @@
+"""Both halves in lockstep, for protocols that values steer: the timing runs ahead to its next decision, and is told."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from asyncsim.algorithms import Algorithm
+from asyncsim.cluster import Cluster
+from asyncsim.data import Sampling
+from asyncsim.errors import InputError, expect
+from asyncsim.problems import Problem
+from asyncsim.protocols import Protocol
+from asyncsim.recording import Recording, Stop
+from asyncsim.replaying.preparing import check_fit, prepare
+from asyncsim.replaying.walk import ENGINES, Precision, Statistics
+from asyncsim.schedules import Schedule
+from asyncsim.trace import Trace
+from asyncsim.vocabulary import APPLY
+from asyncsim.workload import Costs
+
+
+def steer(
+    cluster: Cluster,
+    protocol: Protocol,
+    algorithm: Algorithm,
+    problem: Problem,
+    *,
+    batch_size: int = 32,
+    costs: Costs | None = None,
+    stop: Stop,
+    seed: int = 0,
+    sampling: Sampling | None = None,
+    statistics: Statistics = "mean",
+    schedule: Schedule | None = None,
+    precision: Precision = "float32",
+) -> Trace:
+    """Record a protocol whose timing depends on what is learned (``Protocol.steered``), and return the trace.
+
+    The cluster runs to the protocol's next question (``Simulation.ask``); the learning goes along, row by row, to the
+    same point; ``algorithm.decide`` answers, and the cluster goes on. A replay of the trace with the same algorithm,
+    problem, seed and settings learns the same. The arguments are those of ``record`` and ``replay``.
+
+    Each decision looks at the trace so far, so the time grows with its square: some ten thousand rows are well within
+    a minute. Raises InputError where the parts do not fit together.
+    """
+    check_steered(protocol, algorithm)
+    expect(problem, Problem, "problem")
+    workload = problem.workload(batch_size)
+    costs = type(algorithm).costs if costs is None else costs
+    recording = Recording(cluster, protocol, workload, costs, stop=stop, seed=seed)
+    schedule = Schedule() if schedule is None else schedule
+    with jax.enable_x64(precision == "float64"):
+        engine = None
+        while (question := recording.go_on()) is not None:
+            worker, answer = question
+            trace = recording.trace()
+            factor = schedule.factor(trace.clock / problem.num_samples)
+            if engine is None:
+                check_fit(trace, algorithm, problem, seed)
+                setting, _ = prepare(
+                    trace,
+                    algorithm,
+                    problem,
+                    seed=seed,
+                    schedule=schedule,
+                    cuts=[],
+                    measures=False,
+                    sampling=sampling,
+                    statistics=statistics,
+                )
+                engine = ENGINES["rows", trace.kind](setting)
+            _check_whole(trace)
+            engine.grow(trace, factor, recording.live(trace))
+            engine.advance(len(trace))
+            steps = int(np.sum((trace.worker == worker) & trace.counted))
+            row = {"worker": np.int32(worker), "step": np.int32(steps), "draw": np.int32(steps)}
+            row |= {"staleness": np.int32(0), "factor": factor[-1].astype(jnp.zeros(()).dtype)}
+            answer.succeed(engine.decide(worker, row))
+    return recording.trace()
+
+
+def check_steered(protocol: Protocol, algorithm: Algorithm) -> None:
+    """Raise InputError unless the protocol is steered, and the algorithm can steer it."""
+    expect(protocol, Protocol, "protocol")
+    expect(algorithm, Algorithm, "algorithm")
+    if not protocol.steered:
+        raise InputError(f"{protocol.name} is not steered by values: asyncsim.record(...) is enough", "protocol")
+    if type(algorithm).decide is Algorithm.decide:
+        what = f"the protocol {protocol.name} asks the algorithm to decide; {algorithm.name} has no decide(...)"
+        raise InputError(what, "algorithm")
+
+
+def _check_whole(trace: Trace) -> None:
+    applied = np.flatnonzero((trace.verb == APPLY) & trace.accepted)
+    if len(applied) and not trace.closes[applied[-1]]:
+        raise InputError("asks for values while an update of several gradients is half made", "protocol")
