@@ -655,8 +655,17 @@ def test_two_sweeps_do_not_meet_in_one_folder(tmp_path):
     sweep(BASE, folder=tmp_path / "s", processes=0)
 
 
+# a shell in the background has its children ignore SIGINT: these shall not
+COMMAND = """
+import signal
+from asyncsim.cli import main
+signal.signal(signal.SIGINT, signal.default_int_handler)
+main()
+"""
+
+
 def command(*args):
-    return [sys.executable, "-c", "from asyncsim.cli import main; main()", "sweep", *args]
+    return [sys.executable, "-c", COMMAND, "sweep", *args]
 
 
 def test_a_sweep_killed_at_random_moments_ends_as_if_undisturbed(here):
@@ -742,17 +751,49 @@ def test_half_a_compiled_program_does_no_harm(here):
     assert tree(here / "a") == tree(here / "c")
 
 
+INTERRUPTED = "asyncsim: interrupted; what is finished stays, and the same command goes on from there"
+
+
 def test_ctrl_c_keeps_what_is_finished(here):
     (here / "long.toml").write_text(SWEEP.replace("[30, 60]", "[30, 6000000]"))
     process = subprocess.Popen(command("long.toml"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    _wait_for(lambda: list((here / "runs").glob("long-sweep/runs/*/asyncsim.json")) or None)
-    process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=60)
+    try:
+        # not one that is still being written, under a name with a dot
+        _wait_for(lambda: list((here / "runs").glob("long-sweep/runs/[!.]*/asyncsim.json")) or None)
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 130
-    said = "asyncsim: interrupted; what is finished stays, and the same command goes on from there"
-    assert [line for line in error.splitlines() if line and "run/s" not in line and "s/run" not in line] == [said]
+    assert [line for line in error.splitlines() if line and "run/s" not in line and "s/run" not in line] == [
+        INTERRUPTED
+    ]
     found = load_sweep(here / "runs" / "long-sweep")
     assert {"done", "pending"} == set(found.table["status"].tolist())
+
+
+def test_ctrl_c_finds_no_lock_taken(here):
+    """While the futures' locks are held, at the worst of moments: the pool would wait for them for ever."""
+    (here / "long.toml").write_text(SWEEP.replace("[30, 60]", "[3000000, 6000000]"))
+    patch = """
+from concurrent.futures import _base
+leave = _base._AcquireFutures.__exit__
+def interrupted(self, *args):
+    signal.raise_signal(signal.SIGINT)
+    leave(self, *args)
+_base._AcquireFutures.__exit__ = interrupted
+main()
+"""
+    code = COMMAND.replace("main()\n", patch)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "sweep", "long.toml", "--processes", "2"], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        _, error = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert error.splitlines()[-1] == INTERRUPTED
 
 
 def test_the_command_says_what_there_is_to_do(here, capsys):

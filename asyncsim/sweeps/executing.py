@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from multiprocessing import active_children, get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -20,6 +22,7 @@ from asyncsim.errors import InputError
 from asyncsim.sweeps.working import Failure, Job, begin
 
 DIED = Failure("its process died, and died again when it was tried alone (killed, or out of memory)")
+PATIENCE = 0.2  # seconds until an interruption is noticed
 # of XLA and of what NumPy may be built with: so that processes do not crowd each other
 ONE_THREAD = {"NPROC": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
@@ -117,33 +120,34 @@ def execute(jobs: Iterable[Job], executor: Executor, done: Callable[[Job, Failur
             for run in runs:
                 done(run, failure)
 
-    try:
-        while ready or suspects or flying:
-            while ready and not suspects and len(flying) < window:
-                job = ready.popleft()
-                flying[_submitted(executor, job)] = job
-            alone = bool(suspects) and not flying
-            if alone:
-                job = suspects.popleft()
-                flying[_submitted(executor, job)] = job
-            for future in wait(flying, return_when=FIRST_COMPLETED).done:
-                job = flying.pop(future)
-                try:
-                    finish(job, future.result())
-                except BrokenExecutor as error:
-                    if not own:
-                        finish(job, Failure(f"the executor broke: {error}"))
-                    elif alone:
-                        finish(job, DIED)
-                    else:
-                        suspects.append(job)
-                    if own:
-                        executor.shutdown()
-                except Exception as error:  # of an executor of the user's own: cancelled, cannot pickle, ...
-                    finish(job, Failure.of(error))
-    finally:
-        if own:
-            executor.shutdown()
+    with _signals_held() if own else nullcontext() as let_through:
+        try:
+            while ready or suspects or flying:
+                while ready and not suspects and len(flying) < window:
+                    job = ready.popleft()
+                    flying[_submitted(executor, job)] = job
+                alone = bool(suspects) and not flying
+                if alone:
+                    job = suspects.popleft()
+                    flying[_submitted(executor, job)] = job
+                for future in _finished(flying, let_through):
+                    job = flying.pop(future)
+                    try:
+                        finish(job, future.result())
+                    except BrokenExecutor as error:
+                        if not own:
+                            finish(job, Failure(f"the executor broke: {error}"))
+                        elif alone:
+                            finish(job, DIED)
+                        else:
+                            suspects.append(job)
+                        if own:
+                            executor.shutdown()
+                    except Exception as error:  # of an executor of the user's own: cancelled, cannot pickle, ...
+                        finish(job, Failure.of(error))
+        finally:
+            if own:
+                executor.shutdown()
 
 
 def _submitted(executor: Executor, job: Job) -> Future[Failure | None]:
@@ -151,3 +155,43 @@ def _submitted(executor: Executor, job: Job) -> Future[Failure | None]:
         return executor.submit(job.work)
     except RuntimeError as error:  # it was shut down
         raise InputError(f"takes no more jobs: {error}", "executor") from None
+
+
+def _finished(flying: Iterable[Future[Failure | None]], let_through: Callable[[], None] | None) -> set[Future[Any]]:
+    """Those that have come to their end, as soon as there is one."""
+    if let_through is None:
+        return wait(flying, return_when=FIRST_COMPLETED).done
+    while not (done := wait(flying, PATIENCE, FIRST_COMPLETED).done):
+        let_through()
+    let_through()
+    return done
+
+
+@contextmanager
+def _signals_held() -> Iterator[Callable[[], None]]:
+    """Ctrl-C and the like come when they are let through, by a call of what this gives, or at the end.
+
+    Raised wherever it arrives, an interruption can leave a lock of a future's taken, for which the pool would wait for
+    ever, or be lost: in a callback of the garbage collector's, or just before a wait without end.
+    """
+    held: list[tuple[Any, ...]] = []
+    handlers: dict[int, Callable[..., Any]] = {}
+
+    def let_through() -> None:
+        while held:
+            number, frame = held.pop(0)
+            handlers[number](number, frame)
+
+    if threading.current_thread() is threading.main_thread():  # no other can be interrupted
+        numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+        for number in numbers:
+            handler = signal.getsignal(number)
+            if callable(handler):  # neither ignored nor the end at once
+                handlers[number] = handler
+                signal.signal(number, lambda *signal_and_frame: held.append(signal_and_frame))
+    try:
+        yield let_through
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        let_through()
