@@ -144,7 +144,8 @@ def trace(scenario: ScenarioFile, overrides: Overrides = (), plugin: Plugins = (
     Example: asyncsim trace scenarios/quickstart.toml --set cluster.latency=0.05
 
     Args:
-        out: a folder to write the traces to (left empty: nothing is written)
+        out: a folder to write the traces to, and of each its tables: by worker, over time, staleness, spans, transfers
+            (left empty: nothing is written)
     """
     from asyncsim.files import check_folder, mark, new_folder
     from asyncsim.reports import TITLES, side_by_side
@@ -161,6 +162,8 @@ def trace(scenario: ScenarioFile, overrides: Overrides = (), plugin: Plugins = (
         with new_folder(Path(out), "set of traces") as temporary:
             for name, one in traces.items():
                 one.save(temporary / f"{name}.npz")
+                for kind, table in one.tables().items():
+                    (temporary / f"{name}-{kind}.csv").write_text(table.to_csv(), encoding="utf-8")
             mark(temporary, "set of traces", versions=versions())
     print(side_by_side(traces, [one.summary() for one in traces.values()], TITLES))
     if out:

@@ -184,6 +184,11 @@ class Recorder:
             self.max_updates = self.max_gradients = float("inf")
             self._on_full()
 
+    @property
+    def latest(self) -> float:
+        """When somebody last entered something, in seconds."""
+        return self._spans[-3] if self._spans else 0.0
+
     def doing(self) -> dict[int, int]:
         """What each worker entered last."""
         return {int(w): int(k) for w, k in zip(self._spans[1::3], self._spans[2::3], strict=True)}

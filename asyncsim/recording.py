@@ -107,7 +107,7 @@ class Recording:
         updates, gradients, seconds = _limits(cluster, workload, stop)
         self._steered = protocol.steered
         self._env, self._seconds = simpy.Environment(), seconds
-        self._end = self._env.event()
+        self._end, self._stuck = self._env.event(), False
         self._log = Recorder(
             cluster.num_workers,
             protocol.kind,
@@ -122,9 +122,14 @@ class Recording:
             # after everything else at that instant
             limit = Turn(self._env, stop.seconds * (1 + ROUNDING), cluster.num_workers + 2)
             assert limit.callbacks is not None
-            limit.callbacks.append(self._finish)
+            limit.callbacks.append(self._time_is_up)
         self._sim = Simulation(self._env, self._log, cluster, seed)
         protocol.start(self._sim)
+
+    def _time_is_up(self, _: object) -> None:
+        # nothing else to come, while somebody waits: it was over before
+        self._stuck = self._env.peek() == float("inf") and bool(self._sim.waits_for or self._sim.held())
+        self._finish()
 
     def _finish(self, _: object = None) -> None:
         if not self._end.triggered:
@@ -144,6 +149,8 @@ class Recording:
             if not isinstance(error, EmptySchedule) and not isinstance(error.__context__, EmptySchedule):
                 raise  # a protocol's own
             raise Deadlock(f"at {self._env.now} s nothing is left to happen; {self._who_waits()}") from None
+        if self._stuck:
+            raise Deadlock(f"at {self._log.latest} s nothing is left to happen; {self._who_waits()}")
         self._sim.close()
         return None
 

@@ -41,6 +41,7 @@ TITLES = {  # in this order: what a summary calls it, and what a table does
     "send_share": "sending",
     "receive_share": "receiving",
     "wait_share": "waiting",
+    "apply_share": "at the server",
     "bytes_sent": "sent",
     "server_buffers": "buffers on the server",
     "server_bytes": "state on the server",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from asyncsim.errors import InputError
+from asyncsim.errors import InputError, nearest
 from asyncsim.files import MARK, mark, new_folder, read_mark, to_json
 from asyncsim.reports import show
 from asyncsim.tables import Table
@@ -59,14 +59,13 @@ class Run:
         return self.trace.spans
 
     def to_frame(self, table: str = "evals") -> pandas.DataFrame:
-        """One of the tables (updates, evals, spans, summary) as a pandas data frame, with the run's label."""
-        if table == "summary":
-            chosen = Table({k: np.array([v]) for k, v in self.summary.items()})
-        elif table in ("updates", "evals", "spans"):
-            chosen = getattr(self, table)
-        else:
-            raise InputError(f"no table {table!r}; there are: updates, evals, spans, summary")
-        frame = chosen.to_frame()
+        """One of the tables (updates, evals, summary, and those of the trace: by_worker, over_time, staleness, spans,
+        transfers) as a pandas data frame, with the run's label."""
+        summary = Table({k: np.array([v]) for k, v in self.summary.items()})
+        tables = {"updates": self.updates, "evals": self.evals, "summary": summary, **self.trace.tables()}
+        if table not in tables:
+            raise InputError(f"no table {table!r}; there are: {', '.join(tables)}{nearest(table, tables)}")
+        frame = tables[table].to_frame()
         frame.insert(0, "run", self.label)
         return frame
 

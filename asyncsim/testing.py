@@ -1,7 +1,11 @@
-"""Checks that your own algorithm keeps to the contract: call ``check_algorithm`` in your tests or in a notebook."""
+"""Checks that your own algorithm, or protocol, keeps to the contract.
+
+Call ``check_algorithm`` or ``check_protocol`` in your tests or in a notebook.
+"""
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import jax
@@ -15,7 +19,8 @@ from asyncsim.recorder import Recorder
 from asyncsim.replaying import replay
 from asyncsim.replaying.pools import PROGRAMS
 from asyncsim.runs import MEASURES, Run
-from asyncsim.trace import Trace
+from asyncsim.trace import ARRAYS, Trace
+from asyncsim.vocabulary import READ
 
 GRADIENTS = 40
 
@@ -68,6 +73,71 @@ def small_trace(
                 log.reset(i, log.mix([last[j]], [1.0]))
             reads[i] = log.read(i)
     return log.trace()
+
+
+def check_protocol(protocol: Any) -> None:
+    """Raise AssertionError, saying what is wrong, unless the protocol runs well wherever it says that it can.
+
+    On clusters of 1 to 5 workers, with equal and with random step times, without a network, with latency, and with
+    interfaces and a server that are slow: it comes to an end, twice with the same trace; each gradient that was begun
+    is accepted, dropped, cancelled or in flight at the end; spans tile each worker's time. One that is steered gets
+    decisions that change.
+    """
+    from asyncsim.cluster import Cluster, Constant, Gamma, Host, Servers, Workers
+    from asyncsim.protocols import Protocol
+    from asyncsim.recording import Deadlock, Recording, Stop
+    from asyncsim.workload import Workload
+
+    assert isinstance(protocol, Protocol), f"expected a Protocol, got {protocol!r}"
+    slow = {"servers": Servers(2, Host(bandwidth=1e5, copy_bandwidth=1e6), update_seconds=Constant(0.1))}
+    ran = 0
+    for n in (1, 2, 3, 5):
+        for step_time in (Constant(1.0), Gamma(1.0, 0.7)):
+            for host, more in ((Host(), {}), (Host(latency=0.1), {}), (Host(bandwidth=1e5), slow)):
+                cluster = Cluster((Workers(step_time, n, host),), **more)  # type: ignore[arg-type]
+                try:
+                    protocol.check(n)
+                except InputError:
+                    continue  # it says that it does not
+                traces = []
+                for _ in range(2):
+                    workload = Workload(tensor_bytes=(10_000, 20_000))
+                    recording = Recording(cluster, protocol, workload, stop=Stop(seconds=12.0))
+                    try:
+                        for decision in itertools.cycle((0.0, 0.3, 1.0)):
+                            if (question := recording.go_on()) is None:
+                                break
+                            question[1].succeed(decision)
+                    except Deadlock as error:
+                        raise AssertionError(f"{protocol} on {n} workers: {error}") from None
+                    traces.append(recording.trace())
+                for name in ARRAYS:
+                    same = np.array_equal(*(getattr(trace, name) for trace in traces))
+                    assert same, f"{protocol} on {n} workers: {name} differs between two equal recordings"
+                nothing_is_lost(traces[0])
+                ran += 1
+    assert ran, f"{protocol} runs on none of 1, 2, 3 or 5 workers"
+
+
+def nothing_is_lost(trace: Trace) -> None:
+    """Raise AssertionError unless each gradient of each worker that was begun was accepted, dropped, cancelled, or is
+    in flight at the end, and spans, where there are any, tile each worker's time."""
+    ended = np.concatenate([trace.gradients, np.flatnonzero(trace.cancels), trace.in_flight])
+    begun, ended = (
+        np.bincount(trace.worker[rows], minlength=trace.num_workers)
+        for rows in (np.flatnonzero(trace.verb == READ), ended)
+    )
+    lost = np.flatnonzero(begun != ended)
+    assert not len(lost), (
+        f"worker {lost[0]} began {begun[lost[0]]} gradients (reads); {ended[lost[0]]} were applied, cancelled or are "
+        "in flight"
+    )
+    spans = trace.spans
+    for worker in np.unique(spans["worker"]):
+        mine = spans["worker"] == worker
+        start, end = spans["start"][mine], spans["end"][mine]
+        tiles = start[0] == 0 and end[-1] == trace.end and np.array_equal(start[1:], end[:-1])
+        assert tiles, f"the spans of worker {worker} do not tile its time"
 
 
 def check_algorithm(algorithm: Algorithm) -> None:

@@ -261,6 +261,11 @@ class Trace:
         """Throughput, bytes and queue lengths in intervals of equal length. See ``asyncsim.views.over_time``."""
         return views.over_time(self, bins)
 
+    def tables(self) -> dict[str, Table]:
+        """All of these, by name."""
+        counts = {"by_worker": self.by_worker(), "over_time": self.over_time()}
+        return counts | {"staleness": self.staleness_distribution(), "spans": self.spans, "transfers": self.transfers}
+
     def summary(self) -> dict[str, Any]:
         """Throughput, staleness and how the workers' time was spent, from the timing alone.
 

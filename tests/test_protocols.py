@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_timing import gradients_balance, nothing_is_lost
+from test_timing import gradients_balance
 
 from asyncsim.algorithms import ASGD, SSGD, Rennala, Ringmaster
 from asyncsim.cluster import (
@@ -39,12 +39,15 @@ from asyncsim.protocols import (
     Protocol,
     RennalaRounds,
     RingmasterDelays,
+    Serial,
+    SignificantUpdates,
     StaleSynchronous,
     Synchronous,
 )
 from asyncsim.recording import Deadlock, Stop, record
 from asyncsim.replaying import replay
 from asyncsim.scenario import Scenario
+from asyncsim.testing import check_protocol, nothing_is_lost
 from asyncsim.trace import Trace
 from asyncsim.vocabulary import APPLY, CANCEL, READ
 from asyncsim.workload import Workload
@@ -261,20 +264,50 @@ def bytes_are_conserved(trace: Trace, cluster: Cluster) -> None:
             through = (t[end] == number) & (t["source"] != t["target"])
             if bandwidth < float("inf") and through.any():
                 lasted = min(float(t["end"][through].max()), trace.end) - t["start"][through].min()
-                assert t["moved"][through].sum() <= bandwidth * lasted * (1 + 1e-9) + 1e-6
+                assert t["moved"][through].sum() <= bandwidth * lasted * (1 + 1e-9) + 1e-3
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS, ids=repr)
-@pytest.mark.parametrize("n", [1, 4])
-@pytest.mark.parametrize("latency", [0.0, 0.5])
-def test_equal_times_never_deadlock(make_cluster, protocol, n, latency):
-    try:
-        protocol.check(n)
-    except InputError:
-        return
-    trace = record(make_cluster(Constant(1.0), n, latency), protocol, stop=Stop(seconds=30.0))
-    assert trace.updates[-1] >= 5
-    nothing_is_lost(trace)
+@pytest.mark.parametrize("protocol", [*PROTOCOLS, Serial(), SignificantUpdates()], ids=repr)
+def test_battery(protocol):
+    """Equal times never deadlock, nor do others; the same twice; nothing is lost."""
+    check_protocol(protocol)
+
+
+def test_the_battery_finds_what_is_wrong():
+    class Lost(Protocol):
+        """Reads twice, and uses one."""
+
+        kind = "server"
+
+        def start(self, sim):
+            def worker(i):
+                while True:
+                    sim.log.read(i)
+                    read = sim.log.read(i)
+                    yield sim.compute(i)
+                    sim.log.apply(i, read)
+
+            for i in range(sim.num_workers):
+                sim.env.process(worker(i))
+
+    class Stuck(Protocol):
+        """Waits for what nobody does."""
+
+        kind = "server"
+
+        def start(self, sim):
+            def worker(i):
+                yield sim.compute(i)
+                yield from sim.wait(i, sim.env.event(), "nobody")
+
+            sim.env.process(worker(0))
+
+    for wrong, message in (
+        (Lost(), r"worker 0 began .* gradients .*were applied"),
+        (Stuck(), r"on 1 workers: at 1\.0 s nothing is left to happen; worker 0 waits for nobody"),
+    ):
+        with pytest.raises(AssertionError, match=message):
+            check_protocol(wrong)
 
 
 def test_completion_wins_over_cancellation(make_cluster):

@@ -30,9 +30,9 @@ from asyncsim.problems import Quadratic
 from asyncsim.protocols import Asynchronous, Protocol, Serial, Synchronous
 from asyncsim.recording import Deadlock, Stop, record
 from asyncsim.replaying import Every, replay
-from asyncsim.testing import small_trace
+from asyncsim.testing import nothing_is_lost, small_trace
 from asyncsim.trace import Trace
-from asyncsim.vocabulary import APPLY, CANCEL, READ
+from asyncsim.vocabulary import APPLY, READ
 from asyncsim.workload import Workload
 
 DISTRIBUTIONS = [
@@ -52,18 +52,6 @@ def gradients_balance(trace: Trace) -> None:
     applied = trace.staleness[trace.gradients].sum()
     ages = (trace.updates[-1] - trace.version[trace.in_flight]).sum()
     assert applied + ages == (trace.num_workers - 1) * trace.updates[-1]
-
-
-def nothing_is_lost(trace: Trace) -> None:
-    """Gradients that were begun = accepted + dropped + cancelled + in flight; as many of each worker."""
-    counts = trace.summary()
-    accepted = int(np.sum(trace.accepted[trace.gradients]))
-    assert accepted + counts["dropped"] == counts["gradients"]
-    begun = int(np.sum(trace.verb == READ))
-    assert begun == accepted + counts["dropped"] + counts["cancelled"] + counts["in_flight"]
-    ended = np.concatenate([trace.gradients, np.flatnonzero(trace.verb == CANCEL), trace.in_flight])
-    per_worker = (np.bincount(trace.worker[rows], minlength=trace.num_workers) for rows in (trace.verb == READ, ended))
-    assert np.array_equal(*per_worker)
 
 
 @settings(max_examples=40, deadline=None)

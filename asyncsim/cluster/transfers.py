@@ -202,7 +202,7 @@ class InOrder:
     """
 
     def __init__(self, transfers: Transfers):
-        self._transfers, self._begun = transfers, dict[Message, tuple[float, float]]()
+        self._transfers, self._begun = transfers, dict[Message, tuple[float, float] | None]()
 
     def carry(self, message: Message) -> None:
         self._hop(message, 0, 0.0)
@@ -214,8 +214,9 @@ class InOrder:
         env, link = self._transfers.env, message.path[k]
         begins = max(env.now, link.free)
         link.free = over = max(over, begins + message.size / link.capacity)
-        self._begun[message] = (self._begun[message][0] if k else begins), over
-        if k + 1 == len(message.path):
+        last = k + 1 == len(message.path)
+        self._begun[message] = (begins, over) if last else None
+        if last:
             call(env, over - env.now, message.worker, lambda: self._over(message))
         elif begins > env.now:
             call(env, begins - env.now, message.worker, lambda: self._hop(message, k + 1, over))
@@ -227,8 +228,12 @@ class InOrder:
             self._transfers.arrived(message)
 
     def moved(self, message: Message) -> float:
-        begun, over = self._begun[message]
-        share = (self._transfers.env.now - begun) / (over - begun)
+        """Over the last link."""
+        when = self._begun[message]
+        if when is None:
+            return 0.0
+        begins, over = when
+        share = (self._transfers.env.now - begins) / (over - begins)
         return message.size * min(max(share, 0.0), 1.0)
 
     def drop(self, message: Message) -> None:

@@ -142,6 +142,10 @@ class ByRowServer(_ByRow):
             assert verb == CANCEL
         return None
 
+    def grow(self, trace: Trace, factor: np.ndarray, live: np.ndarray) -> None:
+        super().grow(trace, factor, live)
+        self._sizes = _update_sizes(trace)
+
     def _decider(self, i: int) -> Any:
         return self._state
 
