@@ -177,7 +177,8 @@ def list_(what: Annotated[str, tyro.conf.Positional] = "all", plugin: Plugins = 
     Example: asyncsim list; asyncsim list problems; asyncsim list asgd; asyncsim list scenario
 
     Args:
-        what: all, a family (algorithms, protocols, step-times, delays, problems, data-sets, partitions), a name, or
+        what: all, a family (algorithms, protocols, step-times, delays, hosts, topologies,
+            buckets, problems, data-sets, partitions), a name, or
             scenario
     """
     from asyncsim.listing import FAMILIES, describe, describe_scenario

@@ -137,6 +137,9 @@ BUFFERS = {  # on the server, for N workers, and on a worker: section by section
     "staleness_aware with momentum": (StalenessAware(0.1, 0.9), 2, 0, 0),
     "inverse_delay": (InverseDelay(), 1, 0, 0),
     "delay_adaptive": (DelayAdaptive(), 1, 0, 0),
+    "rennala": (Rennala(), 2, 0, 0),
+    "ringmaster": (Ringmaster(), 1, 0, 0),
+    "gaia": (Gaia(0.1, 0.9), 0, 0, 3),
     "averaging": (Averaging(0.1, 0.9), 0, 0, 2),
     "sgp": (SGP(0.1), 0, 0, 1),
 }
@@ -148,7 +151,9 @@ def test_memory_is_that_of_the_papers(case, num_workers):
     """theta + what is kept besides, + so many for each worker; counters are in the bytes alone."""
     method, base, each, own = BUFFERS[case]
     problem = MLP(Blobs(features=6, classes=3), hidden=(5,))
-    found = memory(method, problem, num_workers, summed=method.kind == "server" and method.protocol == "sync")
+    found = memory(
+        method, problem, num_workers, summed=method.kind == "server" and method.protocol in ("sync", "rennala")
+    )
     assert (found.server_buffers, found.worker_buffers) == (base + each * num_workers, own)
     size = 4 * (6 * 5 + 5 + 5 * 3 + 3)
     counters = {"smega2": 4, "sgp": 4, "dana_ga": 8, "gap_aware": 8, "gap_aware, layers": 8 + 4 * 4}.get(case, 0)

@@ -26,7 +26,7 @@ def blocks(text, language):
 def test_its_python_runs(readme, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     found = blocks(readme, "python")
-    assert len(found) == 10
+    assert len(found) == 12
     for code in found:
         if "import flax" in code or "import equinox" in code:
             continue  # test_other_libraries runs these
@@ -45,7 +45,7 @@ def test_its_table_is_the_committed_one(readme, request):
 
 
 def test_its_scenario_runs(readme, tmp_path):
-    toml, _, _ = blocks(readme, "toml")
+    toml, *_ = blocks(readme, "toml")
     (tmp_path / "mine.toml").write_text(toml, encoding="utf-8")
     (scenario,) = load_scenarios(tmp_path / "mine.toml", ["stop={updates=50}"]).values()
     assert run(scenario).summary["updates"] == 50
@@ -55,16 +55,17 @@ def test_its_clusters_are_right(readme, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows_of_ranks = "".join(f"{rank},{0.1 + rank / 100}\n" for _ in range(3) for rank in range(8))
     (tmp_path / "steps.csv").write_text("rank,seconds\n" + rows_of_ranks)
-    scenario, _, cluster = blocks(readme, "toml")
+    scenario, _, *clusters = blocks(readme, "toml")
     rest = scenario[scenario.index("[algorithm]") :]
-    (tmp_path / "mine.toml").write_text(cluster + rest, encoding="utf-8")
-    (scenario,) = load_scenarios(tmp_path / "mine.toml", ["stop={updates=50}"]).values()
-    assert scenario.cluster.num_workers == 12
-    assert run(scenario).summary["updates"] == 50
+    for cluster, workers in zip(clusters, (16, 12), strict=True):
+        (tmp_path / "mine.toml").write_text(cluster + rest, encoding="utf-8")
+        (scenario,) = load_scenarios(tmp_path / "mine.toml", ["stop={updates=50}"]).values()
+        assert scenario.cluster.num_workers == workers
+        assert run(scenario).summary["updates"] == 50
 
 
 def test_its_sweep_is_one(readme, tmp_path, request):
-    _, toml, _ = blocks(readme, "toml")
+    _, toml, *_ = blocks(readme, "toml")
     (tmp_path / "quickstart.toml").write_bytes((request.config.rootpath / "scenarios" / "quickstart.toml").read_bytes())
     (tmp_path / "sweep.toml").write_text(toml, encoding="utf-8")
     found = rows(*load_sweep_file(tmp_path / "sweep.toml"))
