@@ -90,6 +90,9 @@ class Recorder:
         self._rows: list[float] = []
         self._spans: list[float] = []
         self._transfers: list[float] = []
+        # a message: when it was sent, and had arrived or was given up (infinite: neither); UP, DOWN or BETWEEN; whose
+        # it is, from which host to which; its bytes, and how many of them went over the links by then
+        self.transfer: Callable[[tuple[float, ...]], None] = self._transfers.extend
         self._log, self._count = self._rows.extend, 0
         self.released: set[int] = set()
         self._mixes: dict[int, tuple[Sequence[int], Sequence[float]]] = {}
@@ -171,13 +174,6 @@ class Recorder:
     def enter(self, worker: int, kind: int) -> None:
         """From now on the worker does this: COMPUTE, SEND, RECEIVE, WAIT or SERVED."""
         self._spans.extend((self.clock.now, worker, kind))
-
-    def transfer(
-        self, start: float, end: float, kind: int, worker: int, source: int, target: int, size: float, moved: float
-    ) -> None:
-        """A message of ``size`` bytes: when it was sent, and had arrived or was given up (infinite: neither); UP, DOWN
-        or BETWEEN; whose it is, from which host to which; how many of its bytes went over the links by then."""
-        self._transfers.extend((start, end, kind, worker, source, target, size, moved))
 
     def _full(self) -> None:
         if self.updates >= self.max_updates or self.gradients >= self.max_gradients:

@@ -315,7 +315,7 @@ class Trace:
         part = {k: getattr(self, k)[:rows] for k in ROW_ARRAYS}
         spans = self.span_time <= end
         part |= {k: getattr(self, k)[spans] for k in SPAN_ARRAYS}
-        part |= {k: getattr(self, k)[self.transfer_start <= end] for k in TRANSFER_ARRAYS}
+        part |= _transfers_until(self, end)
         part |= {"mix_start": self.mix_start[: rows + 1], "member": self.member[:cut], "share": self.share[:cut]}
         return dataclasses.replace(self, end=end, **part)
 
@@ -348,3 +348,15 @@ class Trace:
             raise InputError(str(error), str(path)) from None
         except Exception as error:  # a damaged archive fails in more ways than one can list
             raise InputError(f"is not a trace ({type(error).__name__}: {error})", str(path)) from None
+
+
+def _transfers_until(trace: Trace, end: float) -> dict[str, np.ndarray]:
+    """The columns of the transfers that begin by then; what is on its way then has moved in proportion to its time."""
+    part = {k: getattr(trace, k)[trace.transfer_start <= end] for k in TRANSFER_ARRAYS}
+    start, until = part["transfer_start"], np.minimum(part["transfer_end"], trace.end)
+    flying = until > end
+    share = (end - start[flying]) / (until[flying] - start[flying])
+    part["transfer_moved"] = part["transfer_moved"].copy()
+    part["transfer_moved"][flying] *= share
+    part["transfer_end"] = np.where(flying, np.inf, part["transfer_end"])
+    return part

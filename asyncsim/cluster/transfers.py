@@ -14,7 +14,7 @@ from asyncsim.cluster.sharing import FairSharing, Flow, Link
 from asyncsim.cluster.turns import Turn, call
 
 FIRST = -1  # the turn before all workers' at an instant
-Log = Callable[[float, float, int, int, int, int, float, float], None]
+Log = Callable[[tuple[float, ...]], None]
 
 
 def _nothing() -> None:
@@ -49,7 +49,7 @@ class Carrier(Protocol):
 
 
 class Transfers:
-    """All messages of a simulation. ``log`` gets a row for each: see ``Recorder.transfer``."""
+    """All messages of a simulation. ``log`` gets a row for each, as ``Recorder.transfer`` wants it."""
 
     def __init__(self, env: simpy.Environment, cluster: Cluster, log: Log):
         self.env, self.layout, self._log = env, Layout(cluster), log
@@ -163,7 +163,7 @@ class Transfers:
     def _write(self, message: Message, end: float) -> None:
         del self._under_way[message]
         source, target = message.route.source, message.route.target
-        self._log(message.start, end, message.kind, message.worker, source, target, message.size, message.moved)
+        self._log((message.start, end, message.kind, message.worker, source, target, message.size, message.moved))
 
 
 class Alone:

@@ -19,8 +19,10 @@ class Turn(simpy.Event):
     def __init__(self, env: simpy.Environment, seconds: float | None, worker: int):
         super().__init__(env)
         self._worker = worker
-        if seconds is not None:
-            self.start(seconds)
+        if seconds is not None:  # as in start, which would be one more call for each gradient
+            self._ok = True
+            self._value = None
+            env.schedule(self, 2 + worker, seconds)  # type: ignore[arg-type]
 
     def start(self, seconds: float = 0.0) -> None:
         """Happen so many seconds from now."""

@@ -45,8 +45,9 @@ class Simulation:
         self._pieces = cluster.buckets.pieces(log.workload.tensor_bytes)
         self._replies: dict[int, dict[Piece, simpy.Event]] = {}  # what is still coming to a worker
         self._outboxes: dict[int, Outbox] = {}
-        self._working: dict[int, tuple[simpy.Process, object]] = {}
-        self._plain: dict[tuple[int, int], tuple[float, int, int] | None] = {}
+        self._process: dict[int, simpy.Process] = {}
+        self._stage = [0] * n  # of each worker's gradients, how many began and ended
+        self._plain: dict[int, list[tuple[float, int, int] | None]] = {}  # see _if_plain; by worker, up and down
         self._flying: dict[int, tuple[int, int, int, float, float]] = {}  # of those, what is on its way
         # the server's turn, and what an update takes
         self.lock = Lock(env)
@@ -63,27 +64,33 @@ class Simulation:
 
     def gradient(self, worker: int) -> Generator[simpy.Event, Any, bool]:
         """The worker computes a gradient at what it read last, and sends it. Returns whether it has arrived, or was
-        stopped (``stop``) before."""
-        process = self.env.active_process
-        assert process is not None
-        self._working[worker] = process, object()
+        stopped (``stop``) before. A worker's gradients are all made by one process."""
+        if worker not in self._process:
+            process = self.env.active_process
+            assert process is not None
+            self._process[worker] = process
+        self._stage[worker] += 1  # odd: at work
         messages: list[Message] = []
         try:
             if self._pieces is None:
-                yield self.compute(worker)
+                self.log.enter(worker, COMPUTE)
+                yield Turn(self.env, self._seconds[worker](), worker)
                 yield from self._send(worker, UP, messages)
             else:
                 yield from self._in_pieces(worker, self._pieces)
         except simpy.Interrupt:
-            for message in messages:
-                self._transfers.drop(message)
-            self._in_flight(worker, self.env.now)
-            self._drop_outbox(worker)
-            self._replies.pop(worker, None)
+            self._give_up(worker, messages)
             return False
         finally:
-            del self._working[worker]
+            self._stage[worker] += 1
         return True
+
+    def _give_up(self, worker: int, messages: list[Message]) -> None:
+        for message in messages:
+            self._transfers.drop(message)
+        self._in_flight(worker, self.env.now)
+        self._drop_outbox(worker)
+        self._replies.pop(worker, None)
 
     def compute(self, worker: int) -> simpy.Event:
         """The worker computes one gradient; nothing is sent."""
@@ -96,10 +103,12 @@ class Simulation:
 
     def download(self, worker: int) -> Process:
         """The server's reply travels to the worker. Where it comes in pieces, until the worker can begin."""
-        if self._pieces is None or not self._buckets.by_priority:
-            yield from self._send(worker, DOWN, [])
-            return
-        pieces = sorted(self._pieces, key=lambda piece: piece.begin)
+        if self._pieces is not None and self._buckets.by_priority:
+            return self._in_slices(worker, self._pieces)
+        return self._send(worker, DOWN, [])
+
+    def _in_slices(self, worker: int, given: list[Piece]) -> Process:
+        pieces = sorted(given, key=lambda piece: piece.begin)
         coming = {piece: simpy.Event(self.env) for piece in pieces}
         ways = [(shard, worker) for shard in self._shards]
         box = self._outbox(worker, DOWN, ways, lambda piece: coming[piece].succeed())
@@ -125,15 +134,14 @@ class Simulation:
         travels with the new parameters; what a worker would compute until it hears of it is of no use.
         """
         for worker in workers:
-            if worker in self._working:
-                process, which = self._working[worker]
+            if self._stage[worker] % 2:
                 end = Turn(self.env, 0.0, self.num_workers + 1)  # after everybody's turn
                 assert end.callbacks is not None
-                end.callbacks.append(functools.partial(self._stopped, worker, process, which))
+                end.callbacks.append(functools.partial(self._stopped, worker, self._stage[worker]))
 
-    def _stopped(self, worker: int, process: simpy.Process, which: object, _: simpy.Event) -> None:
-        if self._working.get(worker, (None, None))[1] is which:
-            process.interrupt()
+    def _stopped(self, worker: int, stage: int, _: simpy.Event) -> None:
+        if self._stage[worker] == stage:  # still at that gradient
+            self._process[worker].interrupt()
 
     # ---------------------------------------------------------------- the server
 
@@ -176,10 +184,9 @@ class Simulation:
 
     def _send(self, worker: int, kind: int, messages: list[Message]) -> Process:
         """One message to, or from, each shard; all travel at once."""
-        if (worker, kind) not in self._plain:
-            self._plain[worker, kind] = self._if_plain(worker, kind)
-        plain = self._plain[worker, kind]
-        size = self._sizes[kind]
+        if worker not in self._plain:
+            self._plain[worker] = [self._if_plain(worker, UP), self._if_plain(worker, DOWN)]
+        plain, size = self._plain[worker][kind], self._sizes[kind]
         if plain:  # nothing but latency: no need to follow it on its way
             latency, source, target = plain
             begun = self.env.now
@@ -188,7 +195,7 @@ class Simulation:
                 self._flying[worker] = (kind, source, target, size, begun)
                 yield Turn(self.env, latency, worker)
                 del self._flying[worker]
-            self.log.transfer(begun, self.env.now, kind, worker, source, target, size, size)
+            self.log.transfer((begun, self.env.now, kind, worker, source, target, size, size))
             return
         self.log.enter(worker, SEND if kind == UP else RECEIVE)
         whole, coming = Turn(self.env, None, worker), len(self._shards)
@@ -208,7 +215,7 @@ class Simulation:
         """What is on its way by latency alone does not arrive before this end."""
         if worker in self._flying:
             kind, source, target, size, begun = self._flying.pop(worker)
-            self.log.transfer(begun, end, kind, worker, source, target, size, 0.0)
+            self.log.transfer((begun, end, kind, worker, source, target, size, 0.0))
 
     def _if_plain(self, worker: int, kind: int) -> tuple[float, int, int] | None:
         """Latency and hosts of a message that meets nothing else: one shard, no limit on its way."""
@@ -307,6 +314,8 @@ class Gate:
 
     def open(self) -> None:
         """All who wait go on."""
+        if not self._waiting:
+            return
         for _, turn in sorted(self._waiting.items()):
             turn.start()
         self._waiting.clear()

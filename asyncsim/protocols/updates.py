@@ -19,13 +19,14 @@ class Updates:
         self._sim, self.size, self.version = sim, size, 0
         self._arrived = 0
         self._made = Gate(sim.env)
-        self._locks = sim.update_takes_time and (sim.locked or size > 1)
+        self._takes_time = sim.update_takes_time
+        self._locks = self._takes_time and (sim.locked or size > 1)
 
     def take(self, worker: int, read: int, fits: Callable[[], bool] = lambda: True) -> Asking:
         """A gradient on this read has arrived. Returns which update it is a part of (from 0), or None if it is dropped,
         as it is unless, when its turn comes, it ``fits``."""
         sim = self._sim
-        if sim.update_takes_time:
+        if self._takes_time:
             sim.log.enter(worker, SERVED)
             if self._locks:
                 yield from sim.lock.enter(worker)
