@@ -98,10 +98,20 @@ def test_a_flow_that_comes_later(sharing, seconds):
 
 
 @pytest.mark.parametrize("sharing", SHARINGS)
-def test_receiving_at_another_bandwidth(sharing):
+@pytest.mark.parametrize(("receives", "seconds"), [(4.0, 25.0), (40.0, 10.0)])
+def test_receiving_at_another_bandwidth(receives, seconds, sharing):
     """The narrower of sending and receiving counts."""
-    cluster = of(2, Host(bandwidth=10.0, receive_bandwidth=4.0), sharing=sharing)
-    assert deliver(cluster, [(0.0, 0, 1, 100.0)]) == pytest.approx([25.0])
+    cluster = of(2, Host(bandwidth=10.0, receive_bandwidth=receives), sharing=sharing)
+    assert deliver(cluster, [(0.0, 0, 1, 100.0)]) == pytest.approx([seconds])
+
+
+def test_in_order_what_waits_for_a_link_holds_no_other():
+    """From host 0 to host 1 at 10, which receives at 4 bytes per second; then from host 2 to host 1, and 0 to 2.
+
+    The first is over at 25 s, the second right after it at 50. The third leaves host 0 at 10 s, and not at 25."""
+    cluster = of(3, Host(bandwidth=10.0, receive_bandwidth=4.0), sharing="fifo")
+    arrivals = deliver(cluster, [(0.0, 0, 1, 100.0), (1.0, 2, 1, 100.0), (2.0, 0, 2, 40.0)])
+    assert arrivals == pytest.approx([25.0, 50.0, 10.0 + 10.0])
 
 
 @pytest.mark.parametrize(("sharing", "up"), [("fair", 20.25), ("fifo", None), ("none", 10.25)])
@@ -303,6 +313,9 @@ def test_sites(sends, seconds):
     """The latencies of the route, and the bandwidth of its narrowest link."""
     cluster = of(3, topology=Sites(**SITES))
     assert deliver(cluster, sends) == pytest.approx([0.25 + s for s in seconds])
+    for sharing in SHARINGS:  # the first alone
+        one = deliver(of(3, topology=Sites(**SITES), sharing=sharing), sends[:1])
+        assert one == pytest.approx([deliver(cluster, sends[:1])[0]])
 
 
 def test_a_message_pays_every_latency_once():
