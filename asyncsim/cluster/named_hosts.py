@@ -32,9 +32,9 @@ class PizDaint(Host):
     throughputs of the WAGMA-SGD paper gave about 3 GB/s for the same quantity.
     """
 
-    bandwidth: Bandwidth | None = 9.607e9
+    bandwidth: Bandwidth = 9.607e9
     latency: Latency = 0.65e-6
-    copy_bandwidth: Bandwidth | None = 2.94e9
+    copy_bandwidth: Bandwidth = 2.94e9
 
 
 @register("dgx1_v100")
@@ -48,9 +48,9 @@ class DGX1(Host):
     """
 
     workers: Held = 8
-    bandwidth: Bandwidth | None = 48e9
+    bandwidth: Bandwidth = 48e9
     latency: Latency = 0.5e-6
-    link_bandwidth: Bandwidth | None = 120e9
+    link_bandwidth: Bandwidth = 120e9
     link_latency: Latency = 2e-6
 
 
@@ -64,9 +64,9 @@ class DGXA100(Host):
     """
 
     workers: Held = 8
-    bandwidth: Bandwidth | None = 182e9
+    bandwidth: Bandwidth = 182e9
     latency: Latency = 0.5e-6
-    link_bandwidth: Bandwidth | None = 240e9
+    link_bandwidth: Bandwidth = 240e9
     link_latency: Latency = 2e-6
 
 
@@ -80,9 +80,9 @@ class DGXH100(Host):
     """
 
     workers: Held = 8
-    bandwidth: Bandwidth | None = 384e9
+    bandwidth: Bandwidth = 384e9
     latency: Latency = 0.6e-6
-    link_bandwidth: Bandwidth | None = 371e9
+    link_bandwidth: Bandwidth = 371e9
     link_latency: Latency = 2e-6
 
 
@@ -94,7 +94,7 @@ class Ethernet10G(Host):
     25 us one way over the kernel's TCP is recalled; 10 us is a best case (Larsen, Sarangam and Huggahalli 2007).
     """
 
-    bandwidth: Bandwidth | None = 1.214e9
+    bandwidth: Bandwidth = 1.214e9
     latency: Latency = 12.5e-6
 
 
@@ -103,7 +103,7 @@ class Ethernet10G(Host):
 class Ethernet25G(Host):
     """A node with 25 Gb/s Ethernet and one GPU: the line rate; 15 us one way over the kernel's TCP is recalled."""
 
-    bandwidth: Bandwidth | None = 3.125e9
+    bandwidth: Bandwidth = 3.125e9
     latency: Latency = 7.5e-6
 
 
@@ -112,7 +112,7 @@ class Ethernet25G(Host):
 class Ethernet100G(Host):
     """A node with 100 Gb/s Ethernet and one GPU: 12 GB/s, as NCCL counts on (src/graph/topo.h); 12 us is recalled."""
 
-    bandwidth: Bandwidth | None = 12e9
+    bandwidth: Bandwidth = 12e9
     latency: Latency = 6e-6
 
 
@@ -121,7 +121,7 @@ class Ethernet100G(Host):
 class AWSP32(Host):
     """AWS p3.2xlarge: one V100, up to 10 Gb/s (in bursts); 30 us one way over TCP in a placement group is recalled."""
 
-    bandwidth: Bandwidth | None = 1.25e9
+    bandwidth: Bandwidth = 1.25e9
     latency: Latency = 15e-6
 
 
@@ -131,9 +131,9 @@ class AWSP316(Host):
     """AWS p3.16xlarge: eight V100 with NVLink 2, 25 Gb/s (AWS, 2017); latency as recalled for p3.2xlarge."""
 
     workers: Held = 8
-    bandwidth: Bandwidth | None = 3.125e9
+    bandwidth: Bandwidth = 3.125e9
     latency: Latency = 15e-6
-    link_bandwidth: Bandwidth | None = 120e9
+    link_bandwidth: Bandwidth = 120e9
     link_latency: Latency = 2e-6
 
 
@@ -147,9 +147,9 @@ class AWSP3dn(Host):
     """
 
     workers: Held = 8
-    bandwidth: Bandwidth | None = 10e9
+    bandwidth: Bandwidth = 10e9
     latency: Latency = 8.6e-6
-    link_bandwidth: Bandwidth | None = 120e9
+    link_bandwidth: Bandwidth = 120e9
     link_latency: Latency = 2e-6
 
 
@@ -162,9 +162,9 @@ class AWSP4d(Host):
     """
 
     workers: Held = 8
-    bandwidth: Bandwidth | None = 41.25e9
+    bandwidth: Bandwidth = 41.25e9
     latency: Latency = 8.6e-6
-    link_bandwidth: Bandwidth | None = 240e9
+    link_bandwidth: Bandwidth = 240e9
     link_latency: Latency = 2e-6
 
 
@@ -177,9 +177,9 @@ class GCPA2(Host):
     """
 
     workers: Held = 8
-    bandwidth: Bandwidth | None = 12.5e9
+    bandwidth: Bandwidth = 12.5e9
     latency: Latency = 18e-6
-    link_bandwidth: Bandwidth | None = 240e9
+    link_bandwidth: Bandwidth = 240e9
     link_latency: Latency = 2e-6
 
 
@@ -193,9 +193,9 @@ class GCPN1(Host):
     """
 
     workers: Held = 2
-    bandwidth: Bandwidth | None = 4e9
+    bandwidth: Bandwidth = 4e9
     latency: Latency = 18e-6
-    link_bandwidth: Bandwidth | None = 12e9
+    link_bandwidth: Bandwidth = 12e9
     link_latency: Latency = 2e-6
 
 
@@ -208,6 +208,6 @@ class Volunteer(Host):
     workers with hosts of their own say so. Between two homes a continent adds 10 to 40 ms: ``Cluster.latency``.
     """
 
-    bandwidth: Bandwidth | None = 2.83e6
-    receive_bandwidth: Bandwidth | None = 24.2e6
+    bandwidth: Bandwidth = 2.83e6
+    receive_bandwidth: Bandwidth = 24.2e6
     latency: Latency = 7e-3

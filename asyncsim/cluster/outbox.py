@@ -64,10 +64,12 @@ class Outbox:
         if self._busy or self._closed or not self._waiting:
             return
         self._busy = True
-        if self._buckets.cycle:  # looks again at the next whole cycle
-            env, cycle = self._transfers.env, self._buckets.cycle
+        env, cycle = self._transfers.env, self._buckets.cycle
+        if cycle:  # looks again at the next whole cycle
             passed = env.now - self._start
             call(env, -passed % cycle, self._worker, self._send)
+        elif self._buckets.by_priority:  # chooses among all that get ready at this instant
+            call(env, 0.0, self._worker, self._send)
         else:
             self._send()
 
