@@ -26,12 +26,12 @@ from asyncsim.cluster import (
     Whole,
     Workers,
 )
-from asyncsim.cluster import collectives as coll
 from asyncsim.cluster.named_hosts import PizDaint
 from asyncsim.cluster.sharing import FairSharing, Flow, Link
 from asyncsim.cluster.transfers import Transfers
 from asyncsim.errors import InputError
 from asyncsim.protocols import Asynchronous, BackupWorkers, KAsync, KBatchSync, KSync, Protocol, Simulation
+from asyncsim.protocols import collectives as coll
 from asyncsim.recorder import Recorder
 from asyncsim.recording import Deadlock, Stop, record
 from asyncsim.records import build

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
 from asyncsim.cluster.buckets import Buckets, Piece
 from asyncsim.cluster.transfers import Message, Transfers
 from asyncsim.cluster.turns import call
+from asyncsim.vocabulary import ROUNDING
 
 
 class Outbox:
@@ -67,7 +69,8 @@ class Outbox:
         env, cycle = self._transfers.env, self._buckets.cycle
         if cycle:  # looks again at the next whole cycle
             passed = env.now - self._start
-            call(env, -passed % cycle, self._worker, self._send)
+            whole = math.ceil(passed / cycle * (1 - ROUNDING) - ROUNDING)  # at a whole cycle: now
+            call(env, max(whole * cycle - passed, 0.0), self._worker, self._send)
         elif self._buckets.by_priority:  # chooses among all that get ready at this instant
             call(env, 0.0, self._worker, self._send)
         else:

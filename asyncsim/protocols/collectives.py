@@ -10,15 +10,13 @@ from __future__ import annotations
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import simpy
 
 from asyncsim.cluster.turns import Turn
 from asyncsim.errors import InputError, nearest
-
-if TYPE_CHECKING:
-    from asyncsim.protocols.simulation import Simulation
+from asyncsim.protocols.simulation import Simulation
 
 
 class Round(NamedTuple):
