@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -10,13 +10,10 @@ from asyncsim.errors import InputError
 from asyncsim.tables import Table
 from asyncsim.vocabulary import DIRECTIONS, SPANS, UP
 
-if TYPE_CHECKING:
-    from asyncsim.trace import Trace
-
 MAX_BINS = 1_000_000
 
 
-def spans(trace: Trace) -> Table:
+def spans(trace: Any) -> Table:
     """What each worker did: worker, kind, start and end in seconds. A worker's spans tile the whole run."""
     order = np.lexsort((np.arange(len(trace.span_time)), trace.span_worker))
     worker, start = trace.span_worker[order], np.minimum(trace.span_time[order], trace.end)
@@ -29,7 +26,7 @@ def spans(trace: Trace) -> Table:
     return Table({"worker": worker[real], "kind": names, "start": start[real], "end": end[real]})
 
 
-def transfers(trace: Trace) -> Table:
+def transfers(trace: Any) -> Table:
     """What travelled: when it was sent, and when it had arrived or was given up (inf: neither, at the end of the run);
     up, down or between peers; whose it is, from which host to which; its bytes, and how many of them were over the
     links by then: all, unless it was given up on its way, or was still on it.
@@ -40,7 +37,7 @@ def transfers(trace: Trace) -> Table:
     return Table(columns | {"bytes": trace.transfer_size, "moved": trace.transfer_moved})
 
 
-def by_worker(trace: Trace) -> Table:
+def by_worker(trace: Any) -> Table:
     """A row a worker: gradients it began to its end (accepted, dropped), cancelled, mean staleness of the accepted,
     bytes sent and received on its behalf, and its shares of time."""
     n, rows = trace.num_workers, trace.gradients
@@ -69,14 +66,14 @@ def by_worker(trace: Trace) -> Table:
     return Table(columns)
 
 
-def staleness_distribution(trace: Trace) -> Table:
+def staleness_distribution(trace: Any) -> Table:
     """A row for each staleness that occurs, with how many accepted gradients have it, and their share."""
     used = trace.gradients[trace.counted[trace.gradients]]
     values, gradients = np.unique(trace.staleness[used], return_counts=True)
     return Table({"staleness": values, "gradients": gradients, "share": gradients / max(len(used), 1)})
 
 
-def over_time(trace: Trace, bins: int = 100) -> Table:
+def over_time(trace: Any, bins: int = 100) -> Table:
     """The run in ``bins`` intervals of equal length: a row each, from ``start`` to ``end`` seconds.
 
     ``throughput``: samples of accepted gradients per second. ``staleness``: mean of what was accepted (nan: nothing).

@@ -50,7 +50,9 @@ def test_no_half_names_the_other_halfs_library():
     halves = {
         "jax": [
             "cluster",
+            "network",
             "protocols",
+            "views.py",
             "trace.py",
             "recorder.py",
             "recording.py",

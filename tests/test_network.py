@@ -27,9 +27,9 @@ from asyncsim.cluster import (
     Workers,
 )
 from asyncsim.cluster.named_hosts import PizDaint
-from asyncsim.cluster.sharing import FairSharing, Flow, Link
-from asyncsim.cluster.transfers import Transfers
 from asyncsim.errors import InputError
+from asyncsim.network.sharing import FairSharing, Flow, Link
+from asyncsim.network.transfers import Transfers
 from asyncsim.protocols import Asynchronous, BackupWorkers, KAsync, KBatchSync, KSync, Protocol, Simulation
 from asyncsim.protocols import collectives as coll
 from asyncsim.recorder import Recorder
@@ -223,7 +223,7 @@ def test_no_link_carries_more_than_its_capacity(case):
     And all of every message arrives in the end, not before it would alone."""
     cluster, sends = case
     env, rows = simpy.Environment(), []
-    transfers = Transfers(env, cluster, lambda *row: rows.append(row))
+    transfers = Transfers(env, cluster, rows.append)
     messages, seen = [], [0.0, {}]
 
     def look():

@@ -1,6 +1,6 @@
 """Who waits for whom: one family of protocols per file."""
 
-from asyncsim.cluster.turns import Turn
+from asyncsim.network.turns import Turn
 from asyncsim.protocols.base import Protocol
 from asyncsim.protocols.gaia import SignificantUpdates
 from asyncsim.protocols.quorum import (

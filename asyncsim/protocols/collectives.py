@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import simpy
 
-from asyncsim.cluster.turns import Turn
 from asyncsim.errors import InputError, nearest
+from asyncsim.network.turns import Turn
 from asyncsim.protocols.simulation import Simulation
 
 

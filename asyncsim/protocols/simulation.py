@@ -11,10 +11,10 @@ import simpy
 
 from asyncsim.cluster.buckets import Piece
 from asyncsim.cluster.cluster import Cluster
-from asyncsim.cluster.outbox import Outbox
 from asyncsim.cluster.step_times import Place
-from asyncsim.cluster.transfers import Message, Transfers
-from asyncsim.cluster.turns import Turn, call
+from asyncsim.network.outbox import Outbox
+from asyncsim.network.transfers import Message, Transfers
+from asyncsim.network.turns import Turn, call
 from asyncsim.recorder import Recorder
 from asyncsim.streams import Purpose, generator
 from asyncsim.vocabulary import BETWEEN, COMPUTE, DOWN, RECEIVE, SEND, UP, WAIT

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import simpy
 
 from asyncsim.cluster.cluster import Cluster
-from asyncsim.cluster.layout import Layout, Route
-from asyncsim.cluster.sharing import FairSharing, Flow, Link
-from asyncsim.cluster.turns import Turn, call
+from asyncsim.network.layout import Layout, Route
+from asyncsim.network.sharing import FairSharing, Flow, Link
+from asyncsim.network.turns import Turn, call
 
 FIRST = -1  # the turn before all workers' at an instant
 Log = Callable[[tuple[float, ...]], None]

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from asyncsim.cluster.buckets import Buckets, Piece
-from asyncsim.cluster.transfers import Message, Transfers
-from asyncsim.cluster.turns import call
+from asyncsim.network.transfers import Message, Transfers
+from asyncsim.network.turns import call
 from asyncsim.vocabulary import ROUNDING
 
 

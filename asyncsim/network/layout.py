@@ -6,8 +6,8 @@ import functools
 from typing import NamedTuple
 
 from asyncsim.cluster.cluster import Cluster
-from asyncsim.cluster.sharing import Link
 from asyncsim.cluster.topologies import Hop
+from asyncsim.network.sharing import Link
 
 
 class Route(NamedTuple):

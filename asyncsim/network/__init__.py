@@ -1,0 +1,1 @@
+"""Messages in motion: over which links they go, how they share them, and when they arrive."""
