@@ -218,7 +218,7 @@ def test_wrong_data_is_refused():
 def test_the_workload_of_a_problem():
     workload = MLP(hidden=(16,)).workload(8)
     assert (workload.batch_size, workload.num_samples) == (8, 1437)
-    assert workload.model_bytes == 4 * (64 * 16 + 16 + 16 * 10 + 10)
+    assert workload.tensor_bytes == (4 * 64 * 16, 4 * 16, 4 * 16 * 10, 4 * 10)  # forward
 
 
 @pytest.mark.parametrize("figure", [lambda p, b: b["y"], lambda p, b: "text", lambda p, b: jnp.sum(b["y"]) * 1j])

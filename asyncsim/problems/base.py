@@ -7,6 +7,7 @@ from abc import abstractmethod
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from asyncsim.data.base import Data, num_samples
@@ -60,9 +61,17 @@ class Problem(Family):
         return y
 
     def workload(self, batch_size: int) -> Workload:
-        """The problem as the timing sees it: parameter tensors in float32, and the arithmetic of a sample."""
-        params, extra = jax.eval_shape(lambda: self.init(jax.random.key(0)))
-        sizes = tuple(4 * math.prod(x.shape) for x in jax.tree.leaves(params))
+        """The problem as the timing sees it: parameter tensors in float32, in the order in which ``init`` names them
+        (forward, in the models here), and the arithmetic of a sample."""
+        shapes: list[Any] = []
+
+        def init() -> tuple[Any, Any]:
+            params, extra = self.init(jax.random.key(0))
+            shapes.extend(jnp.shape(x) for x in _in_order(params))  # a tree of JAX's would sort them by name
+            return params, extra
+
+        params, extra = jax.eval_shape(init)
+        sizes = tuple(4 * math.prod(shape) for shape in shapes)
         return Workload(batch_size, self.num_samples, sizes, self._sample_flops(params, extra, batch_size))
 
     def _sample_flops(self, params: Any, extra: Any, batch_size: int) -> float | None:
@@ -79,3 +88,12 @@ class Problem(Family):
             return None
         flops = cost.get("flops", 0.0) / batch_size if isinstance(cost, dict) else 0.0
         return flops if math.isfinite(flops) and flops > 0 else None
+
+
+def _in_order(tree: Any) -> list[Any]:
+    """The leaves of a tree, those of a dict in its own order."""
+    if isinstance(tree, dict):
+        return [leaf for part in tree.values() for leaf in _in_order(part)]
+    if isinstance(tree, list | tuple):
+        return [leaf for part in tree for leaf in _in_order(part)]
+    return jax.tree.leaves(tree)

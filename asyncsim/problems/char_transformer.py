@@ -59,6 +59,7 @@ class CharTransformer(Problem):
                 "wide_in": new_dense(next(keys), width, 4 * width, gain=1.0),
                 "wide_out": new_dense(next(keys), 4 * width, width, gain=math.sqrt(2) * small),  # after a GELU
             }
+        params |= {name: params.pop(name) for name in ("last_norm", "last")}  # in forward order
         return params, ()
 
     def logits(self, params: Any, x: jax.Array) -> jax.Array:
