@@ -1,8 +1,9 @@
-"""What happens at one instant goes in a fixed order: by worker."""
+"""What happens at one instant goes in a fixed order, by worker: a delay, a line to stand in, a gate to wait at."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Generator
 from typing import Any
 
 import simpy
@@ -36,3 +37,45 @@ def call(env: simpy.Environment, seconds: float, worker: int, what: Callable[[],
     turn = Turn(env, seconds, worker)
     assert turn.callbacks is not None
     turn.callbacks.append(lambda _: what())
+
+
+class Lock:
+    """One at a time, in order of arrival (at one instant: of their numbers, as turns go)."""
+
+    def __init__(self, env: simpy.Environment):
+        self._env, self._held, self._line = env, False, deque[Turn]()
+
+    def enter(self, worker: int) -> Generator[simpy.Event, Any, None]:
+        """Wait until it is this worker's turn."""
+        if self._held:
+            turn = Turn(self._env, None, worker)
+            self._line.append(turn)
+            yield turn
+        self._held = True
+
+    def leave(self) -> None:
+        """The next one's turn."""
+        if self._line:
+            self._line.popleft().start()
+        else:
+            self._held = False
+
+
+class Gate:
+    """Workers wait in front of it until it opens, and go on in the order of their numbers."""
+
+    def __init__(self, env: simpy.Environment):
+        self._env, self._waiting = env, dict[int, Turn]()
+
+    def event(self, worker: int) -> simpy.Event:
+        """The next opening, for this worker."""
+        self._waiting[worker] = turn = Turn(self._env, None, worker)
+        return turn
+
+    def open(self) -> None:
+        """All who wait go on."""
+        if not self._waiting:
+            return
+        for _, turn in sorted(self._waiting.items()):
+            turn.start()
+        self._waiting.clear()

@@ -1,6 +1,6 @@
 """Who waits for whom: one family of protocols per file."""
 
-from asyncsim.network.turns import Turn
+from asyncsim.network.turns import Gate, Lock, Turn
 from asyncsim.protocols.base import Protocol
 from asyncsim.protocols.gaia import SignificantUpdates
 from asyncsim.protocols.quorum import (
@@ -15,7 +15,7 @@ from asyncsim.protocols.quorum import (
     Synchronous,
 )
 from asyncsim.protocols.server import Asynchronous, RingmasterDelays, Serial, StaleSynchronous
-from asyncsim.protocols.simulation import Gate, Lock, Simulation
+from asyncsim.protocols.simulation import Simulation
 from asyncsim.protocols.updates import Updates
 
 __all__ = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
@@ -14,7 +13,7 @@ from asyncsim.cluster.cluster import Cluster
 from asyncsim.cluster.step_times import Place
 from asyncsim.network.outbox import Outbox
 from asyncsim.network.transfers import Message, Transfers
-from asyncsim.network.turns import Turn, call
+from asyncsim.network.turns import Lock, Turn, call
 from asyncsim.recorder import Recorder
 from asyncsim.streams import Purpose, generator
 from asyncsim.vocabulary import BETWEEN, COMPUTE, DOWN, RECEIVE, SEND, UP, WAIT
@@ -277,45 +276,3 @@ class Simulation:
             yield Turn(self.env, seconds * sum(piece.share for piece, _ in coming[at:end]), worker)
             at = end
         del self._replies[worker]
-
-
-class Lock:
-    """One at a time, in order of arrival (at one instant: of their numbers, as turns go)."""
-
-    def __init__(self, env: simpy.Environment):
-        self._env, self._held, self._line = env, False, deque[Turn]()
-
-    def enter(self, worker: int) -> Process:
-        """Wait until it is this worker's turn."""
-        if self._held:
-            turn = Turn(self._env, None, worker)
-            self._line.append(turn)
-            yield turn
-        self._held = True
-
-    def leave(self) -> None:
-        """The next one's turn."""
-        if self._line:
-            self._line.popleft().start()
-        else:
-            self._held = False
-
-
-class Gate:
-    """Workers wait in front of it until it opens, and go on in the order of their numbers."""
-
-    def __init__(self, env: simpy.Environment):
-        self._env, self._waiting = env, dict[int, Turn]()
-
-    def event(self, worker: int) -> simpy.Event:
-        """The next opening, for this worker."""
-        self._waiting[worker] = turn = Turn(self._env, None, worker)
-        return turn
-
-    def open(self) -> None:
-        """All who wait go on."""
-        if not self._waiting:
-            return
-        for _, turn in sorted(self._waiting.items()):
-            turn.start()
-        self._waiting.clear()
