@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 FASHION = Path("/usr/share/datasets/fashion-mnist")
-STUDIES = ("smega2_accuracy", "gap", "momentum_memory", "learning_rate")
+STUDIES = ("smega2_accuracy", "gap", "momentum_memory", "learning_rate", "error_runtime")
 
 
 def run(study, folder, *arguments):
