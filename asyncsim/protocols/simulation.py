@@ -132,15 +132,14 @@ class Simulation:
         That is at the end of this instant: what arrives at this very time has arrived; completion wins. The word
         travels with the new parameters; what a worker would compute until it hears of it is of no use.
         """
-        for worker in workers:
-            if self._stage[worker] % 2:
-                end = Turn(self.env, 0.0, self.num_workers + 1)  # after everybody's turn
-                assert end.callbacks is not None
-                end.callbacks.append(functools.partial(self._stopped, worker, self._stage[worker]))
+        stages = [(worker, self._stage[worker]) for worker in workers if self._stage[worker] % 2]
+        if stages:  # after everybody's turn
+            call(self.env, 0.0, self.num_workers + 1, functools.partial(self._stopped, stages))
 
-    def _stopped(self, worker: int, stage: int, _: simpy.Event) -> None:
-        if self._stage[worker] == stage:  # still at that gradient
-            self._process[worker].interrupt()
+    def _stopped(self, stages: list[tuple[int, int]]) -> None:
+        for worker, stage in stages:
+            if self._stage[worker] == stage:  # still at that gradient
+                self._process[worker].interrupt()
 
     # ---------------------------------------------------------------- the server
 
