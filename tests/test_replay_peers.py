@@ -1,9 +1,10 @@
 """Peer methods on traces built by hand, followed in plain NumPy."""
 
+import jax
 import numpy as np
 import pytest
 
-from asyncsim.algorithms import SGP, Averaging
+from asyncsim.algorithms import SGP, SSGD, Averaging
 from asyncsim.data import Blobs
 from asyncsim.errors import InputError
 from asyncsim.problems import MLP, Quadratic
@@ -11,6 +12,7 @@ from asyncsim.recorder import Recorder
 from asyncsim.replaying import Every, replay
 from asyncsim.testing import small_trace
 from asyncsim.vocabulary import MIX
+from asyncsim.workload import Workload
 
 ENGINES = ("scan", "rows")
 EIGENVALUES = np.array([1.0, 0.3])
@@ -241,3 +243,72 @@ def test_doubly_stochastic_mixing_keeps_the_mean():
     spreads = [r.evals["spread"][-1] for r in runs]
     assert (spreads[2] / spreads[1]) ** (1 / 10) == pytest.approx(1 / 3 + 2 / 3 * np.cos(2 * np.pi / n), abs=1e-4)
     assert runs[2].params["x"] == pytest.approx(runs[0].params["x"], abs=1e-15)
+
+
+def rounds_of_mixing(n, rounds, weights):
+    """Each round: everybody one gradient, then everybody merges a mix of all messages; weights[i, j]: i's of j's."""
+    log = Recorder(n, "peers")
+    log.workload = Workload(batch_size=4)
+    for k in range(rounds):
+        log.now = float(k + 1)
+        for i in range(n):
+            log.step(i, log.read(i))
+        messages = [log.publish(i, keep=0.0) for i in range(n)]
+        for i in range(n):
+            log.merge(i, log.mix(messages, list(weights[i])))
+    return log.trace()
+
+
+def trained(trace, method):
+    problem = MLP(Blobs(features=5, classes=3, train=50, test=20), hidden=(4,))
+    return jax.tree.leaves(replay(trace, method, problem, precision="float64", seed=3).params)
+
+
+@pytest.mark.parametrize("momentum", [None, 0.9])
+def test_push_sum_with_doubly_stochastic_mixing_is_decentralised_sgd(momentum):
+    n = 5
+    ring = (np.eye(n) + np.roll(np.eye(n), 1, 0) + np.roll(np.eye(n), -1, 0)) / 3
+    trace = rounds_of_mixing(n, 8, ring)
+    for a, b in zip(trained(trace, SGP(0.1, momentum)), trained(trace, Averaging(0.1, momentum)), strict=True):
+        assert np.abs(a - b).max() < 1e-12
+
+
+def test_local_sgd_of_period_one_is_synchronous_sgd():
+    """The mean of models after one step each from the same one is that model after a step along the mean gradient; with
+    momentum as well, as the momenta's mean is the momentum of the mean."""
+    n, rounds = 4, 8
+    local = rounds_of_mixing(n, rounds, np.full((n, n), 1 / n))
+    log = Recorder(n, "server")
+    log.workload = Workload(batch_size=4)
+    for k in range(rounds):
+        log.now = float(k)
+        reads = [log.read(i) for i in range(n)]
+        for i in range(n):
+            log.apply(i, reads[i], weight=1 / n, closes=i == n - 1)
+    for momentum in (None, 0.9):
+        pair = trained(local, Averaging(0.1, momentum)), trained(log.trace(), SSGD(0.1, momentum))
+        assert all(np.abs(a - b).max() < 1e-12 for a, b in zip(*pair, strict=True))
+
+
+def test_wagma_in_one_group_with_nobody_late_is_model_averaging():
+    """Butterfly exchanges of pairs, log2 P of them with nobody late, are the average of all."""
+    n, rounds = 4, 6
+    pairs = []
+    for bit in (1, 2):
+        mixing = np.zeros((n, n))
+        for i in range(n):
+            mixing[i, [i, i ^ bit]] = 0.5
+        pairs.append(mixing)
+    log = Recorder(n, "peers")
+    log.workload = Workload(batch_size=4)
+    for k in range(rounds):
+        log.now = float(k + 1)
+        for i in range(n):
+            log.step(i, log.read(i))
+        for mixing in pairs:
+            messages = [log.publish(i) for i in range(n)]
+            for i in range(n):
+                log.merge(i, log.mix(messages, list(mixing[i])))
+    everybody = rounds_of_mixing(n, rounds, np.full((n, n), 1 / n))
+    pair = trained(log.trace(), Averaging(0.1, 0.9)), trained(everybody, Averaging(0.1, 0.9))
+    assert all(np.abs(a - b).max() < 1e-12 for a, b in zip(*pair, strict=True))
