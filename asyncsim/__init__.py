@@ -29,7 +29,7 @@ _HOMES = {
     "asyncsim.reports": "comparison",
     "asyncsim.recording": "Deadlock Stop record",
     "asyncsim.records": "checked register",
-    "asyncsim.replaying": "Every Memory Target memory replay",
+    "asyncsim.replaying": "Every Memory Target costs_of memory replay",
     "asyncsim.runs": "Run load",
     "asyncsim.scenario": "Scenario run",
     "asyncsim.scenario_files": "load_scenarios",

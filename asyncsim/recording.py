@@ -15,7 +15,7 @@ from asyncsim.recorder import Recorder
 from asyncsim.records import Count, Positive, checked
 from asyncsim.streams import check_seed
 from asyncsim.trace import Trace
-from asyncsim.vocabulary import MIX, PUBLISH, ROUNDING, SPANS
+from asyncsim.vocabulary import MIX, PUBLISH, READ, ROUNDING, SPANS
 from asyncsim.workload import Costs, Workload
 
 MAX_GRADIENTS = 2e8
@@ -58,7 +58,8 @@ def record(
         cluster: the workers, how fast each is, the network, the server
         protocol: who waits for whom, such as ``Asynchronous()``
         workload: batch size, samples of an epoch, tensor sizes; ``problem.workload(batch_size)`` gives a problem's own
-        costs: size of the method's messages, buffers that an update touches; ``ASGD.costs`` are a method's own
+        costs: size of the method's messages, buffers that an update touches; ``costs_of(algorithm, problem)`` has a
+            method's own
         stop: when the run ends, such as ``Stop(epochs=10)``
         seed: fixes all random draws
 
@@ -127,8 +128,8 @@ class Recording:
         protocol.start(self._sim)
 
     def _time_is_up(self, _: object) -> None:
-        # nothing else to come, while somebody waits: it was over before
-        self._stuck = self._env.peek() == float("inf") and bool(self._sim.waits_for or self._sim.held())
+        # nothing else to come, to anybody: it was over before (of what was interrupted, delays are left in the queue)
+        self._stuck = not any(event.callbacks for *_, event in self._env._queue)
         self._finish()
 
     def _finish(self, _: object = None) -> None:
@@ -168,6 +169,10 @@ class Recording:
         """(R,) of the trace so far, the rows that later ones may still name."""
         live = (trace.verb == PUBLISH) | (trace.verb == MIX)
         live[list(self._log.released)] = False
+        reads = np.flatnonzero(trace.verb == READ)
+        latest = np.full(trace.num_workers, -1)
+        latest[trace.worker[reads]] = reads  # the last assignment wins
+        live[latest[latest >= 0]] = True
         live[trace.in_flight] = True
         return live
 

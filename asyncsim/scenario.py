@@ -15,7 +15,7 @@ from asyncsim.problems import Problem
 from asyncsim.protocols import Protocol
 from asyncsim.recording import Stop, record
 from asyncsim.records import Seed, build, checked, table
-from asyncsim.replaying import Every, Target, memory, replay
+from asyncsim.replaying import Every, Target, costs_of, replay
 from asyncsim.replaying.walk import EngineName, Precision, Statistics
 from asyncsim.runs import Run
 from asyncsim.schedules import Schedule
@@ -101,14 +101,12 @@ class Scenario:
 
     @property
     def costs(self) -> Costs:
-        """The size of the method's messages, and the buffers that an update touches, where the server's time depends
-        on them: its state, what it keeps for a worker and has sent it, and what arrives."""
-        costs = type(self.algorithm).costs
-        if self.cluster.servers.update_bandwidth is None or self.algorithm.kind != "server":
-            return costs
+        """The size of the method's messages and, where the server's time depends on them, the buffers that an update
+        touches (so that methods share a trace where it does not)."""
+        if self.cluster.servers.update_bandwidth is None:
+            return type(self.algorithm).costs
         summed = self.runs_on.size(self.cluster.num_workers) > 1
-        takes = memory(self.algorithm, self.problem, 1, summed=summed)
-        return replace(costs, update=takes.server_buffers + (not summed))  # the sum is in there already
+        return costs_of(self.algorithm, self.problem, summed=summed)
 
     def record(self) -> Trace:
         """The timing alone; with a protocol that values steer, the learning goes along."""

@@ -13,11 +13,12 @@ from asyncsim.errors import InputError, expect
 from asyncsim.problems import Problem
 from asyncsim.protocols import Protocol
 from asyncsim.recording import Recording, Stop
+from asyncsim.replaying import costs_of
 from asyncsim.replaying.preparing import check_fit, prepare
 from asyncsim.replaying.walk import ENGINES, Precision, Statistics
 from asyncsim.schedules import Schedule
 from asyncsim.trace import Trace
-from asyncsim.vocabulary import APPLY
+from asyncsim.vocabulary import APPLY, CANCEL, STEP
 from asyncsim.workload import Costs
 
 
@@ -48,7 +49,9 @@ def steer(
     check_steered(protocol, algorithm)
     expect(problem, Problem, "problem")
     workload = problem.workload(batch_size)
-    costs = type(algorithm).costs if costs is None else costs
+    if costs is None:
+        moves = cluster.servers.update_bandwidth is not None
+        costs = costs_of(algorithm, problem) if moves else type(algorithm).costs
     recording = Recording(cluster, protocol, workload, costs, stop=stop, seed=seed)
     schedule = Schedule() if schedule is None else schedule
     with jax.enable_x64(precision == "float64"):
@@ -57,6 +60,15 @@ def steer(
             worker, answer = question
             trace = recording.trace()
             factor = schedule.factor(trace.clock / problem.num_samples)
+            uses = (trace.verb == STEP) | (trace.verb == APPLY) | (trace.verb == CANCEL)
+            mine = trace.worker == worker
+            step = np.int32(np.sum(uses & mine))  # as a row of this worker's would have it
+            own = (
+                np.sum(mine & (trace.verb == STEP)) * trace.num_workers
+                if trace.kind == "peers"
+                else trace.counted.sum()
+            )
+            now = schedule.factor(np.array([own * trace.batch_size / problem.num_samples]))[0]
             if engine is None:
                 check_fit(trace, algorithm, problem, seed)
                 setting, _ = prepare(
@@ -74,9 +86,8 @@ def steer(
             _check_whole(trace)
             engine.grow(trace, factor, recording.live(trace))
             engine.advance(len(trace))
-            steps = int(np.sum((trace.worker == worker) & trace.counted))
-            row = {"worker": np.int32(worker), "step": np.int32(steps), "draw": np.int32(steps)}
-            row |= {"staleness": np.int32(0), "factor": factor[-1].astype(jnp.zeros(()).dtype)}
+            row = {"worker": np.int32(worker), "step": step, "draw": step, "staleness": np.int32(0)}
+            row["factor"] = now.astype(jnp.zeros(()).dtype)
             answer.succeed(engine.decide(worker, row))
     return recording.trace()
 

@@ -122,15 +122,11 @@ def check_protocol(protocol: Any) -> None:
 def nothing_is_lost(trace: Trace) -> None:
     """Raise AssertionError unless each gradient of each worker that was begun was accepted, dropped, cancelled, or is
     in flight at the end, and spans, where there are any, tile each worker's time."""
-    ended = np.concatenate([trace.gradients, np.flatnonzero(trace.cancels), trace.in_flight])
-    begun, ended = (
-        np.bincount(trace.worker[rows], minlength=trace.num_workers)
-        for rows in (np.flatnonzero(trace.verb == READ), ended)
-    )
-    lost = np.flatnonzero(begun != ended)
-    assert not len(lost), (
-        f"worker {lost[0]} began {begun[lost[0]]} gradients (reads); {ended[lost[0]]} were applied, cancelled or are "
-        "in flight"
+    uses = trace.source[np.concatenate([trace.gradients, np.flatnonzero(trace.cancels)])]
+    unused = np.setdiff1d(np.flatnonzero(trace.verb == READ), np.concatenate([uses, trace.in_flight]))
+    assert not len(unused), (
+        f"worker {trace.worker[unused[0]]} read at {trace.time[unused[0]]} s (row {unused[0]}), and nothing came of "
+        "it: no gradient there was applied, made a local step, was cancelled, or is in flight at the end"
     )
     spans = trace.spans
     for worker in np.unique(spans["worker"]):

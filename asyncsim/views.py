@@ -39,7 +39,7 @@ def transfers(trace: Any) -> Table:
 
 def by_worker(trace: Any) -> Table:
     """A row a worker: gradients it began to its end (accepted, dropped), cancelled, mean staleness of the accepted,
-    bytes sent and received on its behalf, and its shares of time."""
+    bytes sent and (with a server) received on its behalf, and its shares of time."""
     n, rows = trace.num_workers, trace.gradients
     counted = trace.counted[rows]
 
@@ -54,7 +54,7 @@ def by_worker(trace: Any) -> Table:
     columns["staleness"] = np.divide(stale, accepted, out=np.zeros(n), where=accepted > 0)
     if len(trace.transfer_start):
         sent = trace.transfer_kind != DIRECTIONS.index("down")
-        for name, mine in (("bytes_sent", sent), ("bytes_received", ~sent)):
+        for name, mine in (("bytes_sent", sent), ("bytes_received", ~sent))[: 2 if trace.kind == "server" else 1]:
             moved = trace.transfer_moved[mine]
             columns[name] = np.bincount(trace.transfer_worker[mine], weights=moved, minlength=n)
     did = trace.spans

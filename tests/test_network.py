@@ -615,8 +615,8 @@ def test_without_overlap_all_is_sent_after_the_step(buckets):
     assert -1e-9 <= last - uploads(Whole(), TENSORS, bandwidth)[1].max() <= buckets.cycle + 1e-9
 
 
-def fused(tensor_bytes, bandwidth, cycle, limit):
-    """Horovod by hand: at each look all that is ready goes, up to a limit, if nothing is on the link."""
+def fused(tensor_bytes, bandwidth, cycle, limit, latency):
+    """Horovod by hand: at each look all that is ready goes, up to a limit, if nothing is on its way."""
     whole, at, ready = sum(tensor_bytes), 0, []
     for size in tensor_bytes[::-1]:
         at += size
@@ -631,7 +631,7 @@ def fused(tensor_bytes, bandwidth, cycle, limit):
         while sum(going) > limit and len(going) > 1:
             going.pop()
         if going:
-            free = now + sum(going) / bandwidth
+            free = now + latency + sum(going) / bandwidth
             out.append((sum(going), 1 / 3 + free))
             del ready[: len(going)]
     return out
@@ -639,10 +639,11 @@ def fused(tensor_bytes, bandwidth, cycle, limit):
 
 @pytest.mark.parametrize("bandwidth", [900.0, 5000.0])
 @pytest.mark.parametrize("limit", [100, 10**9])
-def test_horovod_fuses_what_is_ready(bandwidth, limit):
+@pytest.mark.parametrize("latency", [0.0, 0.001, 0.05])
+def test_horovod_fuses_what_is_ready(bandwidth, limit, latency):
     tensors = [70, 10, 31, 17, 46, 23, 5, 88, 12, 61, 40, 97]
-    expected = fused(tensors, bandwidth, 0.0437, limit)
-    sizes, arrivals = uploads(Horovod(bucket_bytes=limit, cycle=0.0437), tensors, bandwidth, latency=0.0)
+    expected = fused(tensors, bandwidth, 0.0437, limit, latency)
+    sizes, arrivals = uploads(Horovod(bucket_bytes=limit, cycle=0.0437), tensors, bandwidth, latency=latency)
     assert sizes == pytest.approx([size for size, _ in expected])
     assert arrivals == pytest.approx([end for _, end in expected])
     assert 1 < len(sizes) < len(tensors)
@@ -664,6 +665,37 @@ def test_p3_sends_first_what_is_needed_first(overlap, bandwidth, order):
 def test_p3_cuts_tensors_into_slices():
     sizes, _ = uploads(P3(slice_bytes=10, overlap=0.0), [25, 7], 100.0)
     assert sizes == pytest.approx([10, 10, 5, 7])
+
+
+def test_pieces_are_announced_by_the_largest_and_fused_ones_by_what_is_sent():
+    """Above the eager limit three latencies pass in place of one; a small piece does not overtake those before it."""
+    tensors = [5] * 10
+    whole = Cluster(of(1, Host()).workers, latency=0.1, eager_limit=20, buckets=Horovod(overlap=0.0, cycle=1e-9))
+    trace = record(whole, Asynchronous(), Workload(tensor_bytes=tensors), stop=Stop(updates=1))
+    assert trace.transfers["bytes"][0] == pytest.approx(50)
+    assert trace.end == pytest.approx(1.0 + 0.3)
+    slices = Cluster(
+        of(1, Host(bandwidth=10.0)).workers,
+        latency=0.1,
+        servers=Servers(host=Host(bandwidth=10.0)),
+        eager_limit=8,
+        buckets=P3(slice_bytes=10, overlap=0.0),
+    )
+    trace = record(slices, Asynchronous(), Workload(tensor_bytes=[25, 7]), stop=Stop(updates=1))
+    up = trace.transfers["kind"] == "up"
+    assert trace.transfers["bytes"][up][np.argsort(trace.transfers["end"][up])].tolist() == [10, 10, 5, 7]
+    assert trace.transfers["start"][up].tolist() == [1.0] * 4  # when they were sent, not when their bytes were
+
+
+def test_a_racks_link_down_carries_what_its_hosts_receive():
+    """Two volunteers a rack, who receive more than they send: their link is as wide as both, each way."""
+    home = Host(bandwidth=10.0, receive_bandwidth=80.0)
+    cluster = Cluster(
+        (Workers(Constant(1.0), 2, home),),
+        topology=Racks(2),
+        servers=Servers(shards=2, host=Host(bandwidth=1000.0)),
+    )
+    assert deliver(cluster, [(0.0, 2, 0, 80.0), (0.0, 3, 1, 80.0)]) == pytest.approx([1.0, 1.0])
 
 
 # ---------------------------------------------------------------- nothing is lost
@@ -719,6 +751,10 @@ def test_a_trace_by_hand_has_no_transfers():
         (lambda: of(2, servers=Servers(on=(7,))), r"servers\.on\[0\]: shard 0 has no host: .* 0 to 1, not 7"),
         (lambda: Servers(update_bandwidth=0), "update_bandwidth: expected a number > 0"),
         (lambda: Racks(2, oversubscription=2.0, bandwidth=5.0), "bandwidth: .*not both"),
+        (
+            lambda: Cluster((Workers(Constant(1.0), 1, NIC), Workers(Constant(1.0))), topology=Racks(2)),
+            r"topology\.bandwidth: host 1 has no bandwidth, others in rack 0 have",
+        ),
         (lambda: Sites((1, 1), (SiteLink(0, 2, 1.0),)), r"links\[0\]\.b: the sites are 0 to 1, not 2"),
         (lambda: Sites((1, 1), (SiteLink(1, 1, 1.0),)), r"links\[0\]: joins site 1 with itself"),
         (lambda: Sites((1, 1), (SiteLink(0, 1, 1.0), SiteLink(1, 0, 1.0))), r"links\[1\]: .*another link does"),
@@ -745,5 +781,7 @@ def test_a_server_must_be_reachable_and_pieces_have_sizes():
     apart = of(3, topology=Sites((2, 1), SITES["links"][:1]))
     with pytest.raises(InputError, match=r"cluster\.topology\.hosts: .*host 3 is at no site"):
         record(apart, Asynchronous(), stop=Stop(updates=1))
+    with pytest.raises(InputError, match=r"cluster\.topology\.bandwidth: host 3 has no bandwidth, others in rack 1"):
+        record(Cluster((Workers(Constant(1.0), 3, NIC),), topology=Racks(2)), Asynchronous(), stop=Stop(updates=1))
     with pytest.raises(InputError, match=r"cluster\.buckets: needs the sizes of the tensors"):
         record(of(2, buckets=P3()), Asynchronous(), stop=Stop(updates=1))

@@ -8,12 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_timing import gradients_balance
 
-from asyncsim.algorithms import ASGD, SSGD, Rennala, Ringmaster
+from asyncsim.algorithms import ASGD, SMEGA2, SSGD, DanaZero, Rennala, Ringmaster
 from asyncsim.cluster import (
     P3,
     Cluster,
     Constant,
     Exponential,
+    FixedDelays,
     Gamma,
     Horovod,
     Host,
@@ -27,6 +28,7 @@ from asyncsim.cluster import (
     Workers,
 )
 from asyncsim.errors import InputError
+from asyncsim.naming import trace_name
 from asyncsim.problems import Quadratic
 from asyncsim.protocols import (
     Asynchronous,
@@ -45,12 +47,12 @@ from asyncsim.protocols import (
     Synchronous,
 )
 from asyncsim.recording import Deadlock, Stop, record
-from asyncsim.replaying import replay
+from asyncsim.replaying import costs_of, replay
 from asyncsim.scenario import Scenario
 from asyncsim.testing import check_protocol, nothing_is_lost
 from asyncsim.trace import Trace
 from asyncsim.vocabulary import APPLY, CANCEL, READ
-from asyncsim.workload import Workload
+from asyncsim.workload import Costs, Workload
 
 N, K = 8, 4
 PROTOCOLS = [
@@ -219,7 +221,7 @@ clusters = st.builds(
         update_bandwidth=st.sampled_from([None, 1e8]),
         lock=st.booleans(),
     ),
-    topology=st.sampled_from([{"name": "flat"}, Racks(2, 2.0), Racks(1, latency=0.01)]),
+    topology=st.sampled_from([{"name": "flat"}, Racks(2, bandwidth=2e7), Racks(1, bandwidth=5e6, latency=0.01)]),
     sharing=st.sampled_from(["fair", "fifo", "none"]),
     eager_limit=st.sampled_from([None, 0, 1_000_000]),
     buckets=st.sampled_from([Whole(), PyTorchDDP(bucket_bytes=500_000), Horovod(cycle=0.1), P3(slice_bytes=400_000)]),
@@ -303,7 +305,7 @@ def test_the_battery_finds_what_is_wrong():
             sim.env.process(worker(0))
 
     for wrong, message in (
-        (Lost(), r"worker 0 began .* gradients .*were applied"),
+        (Lost(), r"worker 0 read at 0\.0 s \(row 0\), and nothing came of it"),
         (Stuck(), r"on 1 workers: at 1\.0 s nothing is left to happen; worker 0 waits for nobody"),
     ):
         with pytest.raises(AssertionError, match=message):
@@ -354,17 +356,60 @@ def test_staleness_of_softsync_is_about_its_number_of_parts(make_cluster):
         assert trace.summary()["staleness_mean"] == pytest.approx(31 / (32 // parts), rel=0.03)
 
 
-@pytest.mark.parametrize("protocol", [Asynchronous(), KAsync(3), KBatchAsync(3)], ids=repr)
-def test_gradients_in_a_queue_age_like_the_others(make_cluster, protocol):
+@pytest.mark.parametrize("lock", [True, False])
+@pytest.mark.parametrize("sharing", ["fair", "fifo", "none"])
+def test_gradients_in_a_queue_age_like_the_others(sharing, lock):
     """N - 1 is a matter of who is busy, not of why: with a network and a server that takes time as well."""
     cluster = Cluster(
         (Workers(Gamma(1.0, 0.5), 6, Host(bandwidth=1e7)),),
-        servers=Servers(host=Host(bandwidth=1e7, copy_bandwidth=1e7), update_seconds=0.2),
+        servers=Servers(host=Host(bandwidth=1e7, copy_bandwidth=1e7), update_seconds=0.2, lock=lock),
+        sharing=sharing,
     )
-    trace = record(cluster, protocol, BIG, stop=Stop(updates=300), seed=5)
-    nothing_is_lost(trace)
-    if protocol == Asynchronous():
-        gradients_balance(trace)
+    gradients_balance(record(cluster, Asynchronous(), BIG, stop=Stop(updates=300), seed=5))
+
+
+def test_an_update_stops_who_still_receives():
+    """Two fast workers, and one whose new parameters take 2.5 s to arrive: an update stops it on its way, and it never
+    begins to compute on parameters that are old already."""
+    cluster = Cluster((Workers(Constant(1.0), 2), Workers(Constant(0.1), 1, Host(receive_bandwidth=4e5))))
+    trace = record(cluster, KSync(2), Workload(tensor_bytes=(1_000_000,)), stop=Stop(seconds=20.0))
+    computes = trace.spans["start"][(trace.spans["worker"] == 2) & (trace.spans["kind"] == "compute")]
+    assert computes.tolist() == [0.0]
+    assert np.all(trace.staleness[trace.gradients][trace.accepted[trace.gradients]] == 0)
+    assert np.sum(trace.cancels) == 19
+
+
+def test_a_sum_of_gradients_takes_its_time():
+    """N gradients that arrive together: each is added to the sum (two buffers), then the update touches its own."""
+    for n in (2, 16):
+        cluster = Cluster((Workers(Constant(1.0), n),), servers=Servers(update_bandwidth=1e6))
+        workload, costs = Workload(tensor_bytes=(100_000,)), Costs(update=3)
+        trace = record(cluster, Synchronous(), workload, costs, stop=Stop(updates=1))
+        assert trace.end == pytest.approx(1 + 0.1 * (2 * n + 3))
+    # an update of one gradient is no sum
+    trace = record(cluster, Asynchronous(), workload, costs, stop=Stop(updates=16))
+    assert trace.end == pytest.approx(1 + 0.1 * 3 * 16)
+
+
+def test_the_buffers_of_an_update_are_the_methods(make_cluster):
+    """The server moves what the method keeps; where it takes no time for that, methods share their traces."""
+    problem = Quadratic(eigenvalues=(1.0, 2.0))
+    assert [costs_of(m, problem).update for m in (ASGD(), ASGD(0.1, 0.9), SMEGA2(), DanaZero())] == [2, 3, 4, 4]
+    assert costs_of(SSGD(), problem, summed=True).update == 2
+    slow = Cluster((Workers(Constant(1.0), 4),), servers=Servers(update_bandwidth=1e3))
+    for cluster, different in ((slow, 2), (make_cluster(Constant(1.0), 4), 1)):
+        scenarios = [Scenario(cluster, m, problem, Stop(updates=9)) for m in (ASGD(), SMEGA2())]
+        assert len({trace_name(s) for s in scenarios}) == different
+        assert len({s.record().end for s in scenarios}) == different
+
+
+def test_injected_delays_come_before_the_step_they_delay():
+    """Also where its gradient is sent in pieces: the first one is ready in the backward pass, not during the sleep."""
+    buckets = PyTorchDDP(first_bucket_bytes=1, bucket_bytes=1)
+    cluster = Cluster((Workers(Constant(0.3)),), delays=(FixedDelays((0,), 9.0),), buckets=buckets)
+    trace = record(cluster, Asynchronous(), Workload(tensor_bytes=(100, 100)), stop=Stop(updates=1))
+    assert trace.transfers["start"][:2].tolist() == pytest.approx([9.2, 9.3])
+    assert trace.end == pytest.approx(9.3)
 
 
 def test_a_thousand_workers(make_cluster):

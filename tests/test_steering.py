@@ -16,7 +16,9 @@ from asyncsim.problems import MLP, Quadratic
 from asyncsim.protocols import Asynchronous, Protocol, SignificantUpdates
 from asyncsim.recording import Stop, record
 from asyncsim.scenario import Scenario, run
+from asyncsim.schedules import Schedule
 from asyncsim.steering import steer
+from asyncsim.testing import check_protocol
 from asyncsim.vocabulary import MERGE, PUBLISH, STEP
 
 SECONDS, LATENCY, BANDWIDTH, RATE = (1.0, 1.3, 0.7), 0.45, 50.0, 0.1
@@ -148,6 +150,75 @@ def test_a_server_can_steer_as_well():
     expected = 1.0 + np.concatenate([[0.0], np.cumsum(np.where(after[:-1] < 0.5, 2.0, 1.0))])
     assert trace.time[trace.closes] == pytest.approx(expected)
     assert len(set(np.diff(expected))) == 2
+
+
+class TwoLocalSteps(Protocol):
+    """Two gradients on each read, a question after the first, then an average of all."""
+
+    kind: ClassVar[str] = "peers"
+    steered: ClassVar[bool] = True
+    name = "two_local_steps"
+
+    def start(self, sim):
+        def peer(i):
+            while True:
+                read = sim.log.read(i)
+                for ask in (True, False):
+                    yield sim.compute(i)
+                    sim.log.step(i, read)
+                    if ask:
+                        yield from sim.ask(i)
+
+        for i in range(sim.num_workers):
+            sim.env.process(peer(i))
+
+
+@algorithm
+class Asked(Averaging):
+    """Averaging that notes what it is asked with."""
+
+    def decide(self, state, context):
+        return 100 * context.step + context.learning_rate
+
+
+def test_a_read_may_be_used_again_after_a_question():
+    check_protocol(TwoLocalSteps())
+    trace = steer(
+        Cluster((Workers(Constant(1.0), 2),)),
+        TwoLocalSteps(),
+        Asked(0.1),
+        Quadratic(eigenvalues=EIGENVALUES),
+        stop=Stop(updates=12),
+    )
+    assert np.bincount(trace.source[trace.verb == STEP]).max() == 2
+
+
+def test_a_decision_knows_the_steps_and_the_clock_of_who_asks():
+    """Of two peers, one is three times as fast: each meets the learning rate of its own clock."""
+    cluster, problem = Cluster((Workers(Constant(1.0)), Workers(Constant(3.0)))), Quadratic(samples=100)
+    schedule = Schedule(warmup=10.0)
+    answers = {0: [], 1: []}
+
+    class Listening(TwoLocalSteps):
+        """Keeps what it is told."""
+
+        def start(self, sim):
+            ask = sim.ask
+
+            def heard(i):
+                answer = yield from ask(i)
+                answers[i].append(answer)
+                return answer
+
+            sim.ask = heard
+            super().start(sim)
+
+    given = {"stop": Stop(updates=40), "batch_size": 5, "schedule": schedule, "precision": "float64"}
+    steer(cluster, Listening(), Asked(0.1), problem, **given)
+    for told in answers.values():
+        steps = 1 + 2 * np.arange(len(told))
+        factor = schedule.factor(steps * 2 * 5 / 100)  # two peers, batches of 5
+        assert told == pytest.approx(100 * steps + 0.1 * factor, rel=1e-12)
 
 
 @algorithm

@@ -36,7 +36,8 @@ class Buckets(Family):
     family = "way to cut gradients into buckets"
     fuses = False  # what is ready is sent in one message, up to bucket_bytes
     by_priority = False  # what the next forward pass needs first goes first, both ways
-    cycle = 0.0  # seconds: what is ready is looked at only so often
+    cycle = 0.0  # seconds: where it fuses, what is ready is looked at only so often
+    bucket_bytes = 0  # where it fuses, of one message at most
 
     @abstractmethod
     def pieces(self, tensor_bytes: Sequence[int]) -> list[Piece] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Iterator
 from dataclasses import replace
@@ -68,18 +69,18 @@ class Cluster:
             within(f"delays[{k}]", delay.check, self.num_workers)
             within(f"delays[{k}].seconds", delay.seconds.check, self.num_workers)
         within("servers", self.servers.check, self._worker_hosts)
-        within("topology", self.topology.check, self._worker_hosts, len(self.hosts))
+        within("topology", self.topology.check, self.hosts[: self._worker_hosts], self.hosts)
 
     def check_reach(self, kind: str) -> None:
-        """Raise InputError if, with a server, one of its hosts stands nowhere in the topology."""
+        """Raise InputError if, with a server, the topology does not fit its hosts."""
         if kind == "server":
-            self.topology.check(len(self.hosts), len(self.hosts))
+            self.topology.check(self.hosts, self.hosts)
 
     @property
     def _worker_hosts(self) -> int:
         return sum(_hosts(group.count, group.host) for group in self.workers)
 
-    @property
+    @functools.cached_property
     def hosts(self) -> list[Host]:
         """All hosts by number: those of the workers in order, then those of the server's shards."""
         groups = [(group.count, group.host) for group in self.workers]
@@ -87,7 +88,7 @@ class Cluster:
             groups.append((self.servers.shards, self.servers.host))
         return [host for count, host in groups for _ in range(_hosts(count, host))]
 
-    @property
+    @functools.cached_property
     def host_of(self) -> list[int]:
         """The number of the host of each worker, then of each shard."""
         out: list[int] = []
@@ -120,15 +121,23 @@ class Cluster:
         It depends on the seed, the worker, its model, the work of a step where the model asks for it (by default that
         of ``Workload()``), and the delays; the draws of the step times on nothing of the delays.
         """
+        times, late = self.step_times_and_delays(worker, seed, workload)
+        return times if late is None else map(operator.add, times, late)
+
+    def step_times_and_delays(
+        self, worker: int, seed: int, workload: Workload | None = None
+    ) -> tuple[Iterator[float], Iterator[float] | None]:
+        """The same apart: of each step, its time, and the sum of its delays (None: there are none)."""
         workload = workload or Workload()
         group, position = self._group(worker)
         place = Place(seed, worker, position)
         times = group.step_time.for_workload(workload).stream(generator(seed, Purpose.STEP_TIME, worker), place)
+        late: Iterator[float] | None = None
         for number, delay in enumerate(self.delays):
-            late = delay.for_workload(workload).stream(place, number, self.num_workers)
-            if late is not None:
-                times = map(operator.add, times, late)
-        return times
+            more = delay.for_workload(workload).stream(place, number, self.num_workers)
+            if more is not None:
+                late = more if late is None else map(operator.add, late, more)
+        return times, late
 
     def for_workload(self, workload: Workload) -> Cluster:
         """The same with what depends on the work of a step filled in; raises InputError where that is not known."""

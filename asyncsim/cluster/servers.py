@@ -21,9 +21,10 @@ class Servers:
     ``host``: what the shards run on: a machine of its own for each (for as many as ``host.workers`` says). ``on``:
     instead, the number of a worker's host for each shard. An update takes ``update_seconds`` (a step-time model; a
     number is a constant) and, where ``update_bandwidth`` is given, the time to move its bytes at so many bytes per
-    second: those of every buffer that the method reads or writes (``Costs.update``), of the largest shard. ``lock``: a
-    gradient waits until the one before it is done with; without, updates that are one gradient each overlap (as in
-    Hogwild), and each counts when it ends. The sum of several gradients is always made one by one.
+    second: those of every buffer that the method reads or writes (``Costs.update``), in each shard its part. Where an
+    update is made of several gradients, adding one to their sum takes the time of two buffers. ``lock``: a gradient
+    waits until the one before it is done with; without, updates that are one gradient each overlap (as in Hogwild), and
+    each counts when it ends. The sum of several gradients is always made one by one.
     """
 
     shards: Annotated[int, Meta(ge=1, le=10_000)] = 1

@@ -9,7 +9,7 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Meta
 
-from asyncsim.cluster.hosts import Bandwidth, Latency
+from asyncsim.cluster.hosts import Bandwidth, Host, Latency
 from asyncsim.errors import InputError
 from asyncsim.records import Count, Family, checked, register
 
@@ -31,10 +31,10 @@ class Topology(Family):
     family = "topology"
 
     @abstractmethod
-    def way(self, source: int, target: int, sends: Sequence[float]) -> list[Hop]:
-        """From one host to another, the links between switches; ``sends``: the bandwidth of each host's NIC."""
+    def way(self, source: int, target: int, hosts: Sequence[Host]) -> list[Hop]:
+        """The links between switches, from one host to another, by their numbers in the list of all."""
 
-    def check(self, worker_hosts: int, all_hosts: int) -> None:
+    def check(self, of_workers: Sequence[Host], hosts: Sequence[Host]) -> None:
         """Raise InputError if some host cannot be reached; between peers those of the workers are enough."""
         return
 
@@ -44,7 +44,7 @@ class Topology(Family):
 class Flat(Topology):
     """One switch, or a network that is never full: nothing but the NICs is limited."""
 
-    def way(self, source: int, target: int, sends: Sequence[float]) -> list[Hop]:
+    def way(self, source: int, target: int, hosts: Sequence[Host]) -> list[Hop]:
         return []
 
 
@@ -53,9 +53,10 @@ class Flat(Topology):
 class Racks(Topology):
     """Racks of ``hosts`` each, filled in order; what leaves or enters one shares its uplink.
 
-    The uplink carries, each way, ``bandwidth`` bytes per second, or else the sum of the rack's NICs over
-    ``oversubscription``. ``latency``: seconds that each crossing of an uplink adds. A dragonfly in this form: a rack is
-    a group (of 384 nodes on the Cray XC), its uplink the group's global links, taken together.
+    The uplink carries, each way, ``bandwidth`` bytes per second, or else what the rack's NICs send (or receive) in all,
+    over ``oversubscription``; then all of them have a bandwidth, or none of them. ``latency``: seconds that each
+    crossing of an uplink adds. A dragonfly in this form: a rack is a group (of 384 nodes on the Cray XC), its uplink
+    the group's global links, taken together.
     """
 
     hosts: Count
@@ -67,15 +68,26 @@ class Racks(Topology):
         if self.bandwidth is not None and self.oversubscription != 1.0:
             raise InputError("give the uplink's bandwidth or its oversubscription, not both", "bandwidth")
 
-    def way(self, source: int, target: int, sends: Sequence[float]) -> list[Hop]:
+    def check(self, of_workers: Sequence[Host], hosts: Sequence[Host]) -> None:
+        if self.bandwidth is None:
+            for rack in range(-(-len(of_workers) // self.hosts)):
+                sends = [host.sends for host in self._in(rack, of_workers)]
+                if min(sends) < max(sends) == float("inf"):
+                    number = rack * self.hosts + sends.index(float("inf"))
+                    what = f"host {number} has no bandwidth, others in rack {rack} have: what would its uplink carry?"
+                    hint = "(hosts are numbered in order, those of the server last)"
+                    raise InputError(f"{what} Give that host's, or the racks' {hint}", "bandwidth")
+
+    def way(self, source: int, target: int, hosts: Sequence[Host]) -> list[Hop]:
         here, there = source // self.hosts, target // self.hosts
         if here == there:
             return []
-        return [self._uplink("up", here, sends), self._uplink("down", there, sends)]
+        up = self.bandwidth or sum(host.sends for host in self._in(here, hosts)) / self.oversubscription
+        down = self.bandwidth or sum(host.receives for host in self._in(there, hosts)) / self.oversubscription
+        return [Hop(("up", here, here), up, self.latency), Hop(("down", there, there), down, self.latency)]
 
-    def _uplink(self, direction: str, rack: int, sends: Sequence[float]) -> Hop:
-        whole = sum(sends[rack * self.hosts : (rack + 1) * self.hosts]) / self.oversubscription
-        return Hop((direction, rack, rack), self.bandwidth or whole, self.latency)
+    def _in(self, rack: int, hosts: Sequence[Host]) -> Sequence[Host]:
+        return hosts[rack * self.hosts : (rack + 1) * self.hosts]
 
 
 @checked
@@ -113,18 +125,18 @@ class Sites(Topology):
                 raise InputError(f"joins sites {link.a} and {link.b}, which another link does already", f"links[{k}]")
             seen.add(frozenset((link.a, link.b)))
 
-    def check(self, worker_hosts: int, all_hosts: int) -> None:
+    def check(self, of_workers: Sequence[Host], hosts: Sequence[Host]) -> None:
         held = sum(self.hosts)
-        if held not in (worker_hosts, all_hosts):
-            missing = f": host {held} is at no site" if held < all_hosts else ""
-            there = f"there are {all_hosts} hosts (first those of the workers, then those of the server)"
+        if held not in (len(of_workers), len(hosts)):
+            missing = f": host {held} is at no site" if held < len(hosts) else ""
+            there = f"there are {len(hosts)} hosts (first those of the workers, then those of the server)"
             raise InputError(f"{there}, the sites hold {held}{missing}", "hosts")
         for site in range(1, len(self.hosts)):
             if self._route(0, site) is None:
                 first = sum(self.hosts[:site])
                 raise InputError(f"host {first} (site {site}) cannot be reached from host 0 (site 0)", "links")
 
-    def way(self, source: int, target: int, sends: Sequence[float]) -> list[Hop]:
+    def way(self, source: int, target: int, hosts: Sequence[Host]) -> list[Hop]:
         route = self._route(self._site(source), self._site(target))
         assert route is not None
         return route

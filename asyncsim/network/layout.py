@@ -21,12 +21,12 @@ class Route(NamedTuple):
 
 
 class Layout:
-    """Places are numbered: worker i is place i, shard k of the server is place num_workers + k."""
+    """Places are numbered: worker i is place i, shard k of the server, where there is one, place num_workers + k."""
 
-    def __init__(self, cluster: Cluster):
-        self.cluster = cluster
-        self.hosts, self._host_of = cluster.hosts, cluster.host_of
-        self._sends = [host.sends for host in self.hosts]
+    def __init__(self, cluster: Cluster, kind: str):
+        self.cluster, self._host_of = cluster, cluster.host_of
+        last = len(cluster.hosts) if kind == "server" else 1 + max(self._host_of[: cluster.num_workers])
+        self.hosts = cluster.hosts[:last]  # between peers there is no server
         self._links: dict[tuple[str, int, int], Link] = {}
 
     @functools.cache  # noqa: B019 - a layout lives as long as its simulation
@@ -38,7 +38,7 @@ class Layout:
             carries = here.link_bandwidth or float("inf")
             hops = [Hop(("out", source, source), carries, 0.0), Hop(("in", target, target), carries, 0.0)]
             return Route(a, b, here.link_latency, self._path(hops), float("inf"))
-        way = self.cluster.topology.way(a, b, self._sends)
+        way = self.cluster.topology.way(a, b, self.hosts)
         hops = [Hop(("send", a, a), here.sends, 0.0), *way, Hop(("receive", b, b), there.receives, 0.0)]
         latency = here.latency + self.cluster.latency + there.latency + sum(hop.latency for hop in way)
         return Route(a, b, latency, self._path(hops), there.copy_bandwidth or float("inf"))

@@ -17,8 +17,9 @@ from asyncsim.vocabulary import ROUNDING
 class Outbox:
     """Sends what is put into it between a worker and the server's shards, each piece in equal parts to all of these.
 
-    The next piece goes on the links when the one before has left them; the latencies overlap. ``arrived`` is called
-    with each piece when all of it is there.
+    The next piece goes on the links when the one before has left them; their latencies overlap. Where pieces are fused,
+    what is ready is gathered into one message when the one before has left. ``arrived`` is called with each piece when
+    all of it is there.
     """
 
     def __init__(
@@ -29,13 +30,17 @@ class Outbox:
         kind: int,
         ways: list[tuple[int, int]],
         model_bytes: float,
+        pieces: list[Piece],
         arrived: Callable[[Piece], Any],
     ):
         self._transfers, self._buckets = transfers, buckets
         self._worker, self._kind, self._ways, self._bytes = worker, kind, ways, model_bytes
         self._arrived = arrived
-        self._waiting: list[tuple[float, Piece]] = []
+        # all are announced, or none: a small one must not overtake those before it
+        self._largest = max(piece.share for piece in pieces) * model_bytes / len(ways)
         self._numbers = itertools.count()
+        # by their rank: what is ready (to be fused), or what could be on the links
+        self._waiting: list[tuple[float, int, Piece, list[Message]]] = []
         self._busy = self._closed = False
         self._messages: list[Message] = []
         self._start = transfers.env.now
@@ -44,9 +49,20 @@ class Outbox:
         """A piece is ready."""
         if self._closed:
             return
-        size = self._part(piece.share)
-        lead = max(self._transfers.lead(*way, size) for way in self._ways)
-        call(self._transfers.env, lead, self._worker, lambda: self._announced(piece))
+        rank = piece.begin if self._buckets.by_priority else 0.0
+        entry = (rank, next(self._numbers), piece, list[Message]())
+        if self._buckets.fuses:
+            self._push(entry)
+            return
+        announced = 0
+
+        def hold(_: Message) -> None:
+            nonlocal announced
+            announced += 1
+            if announced == len(self._ways):
+                self._push(entry)
+
+        entry[3].extend(self._send([piece], hold))
 
     def drop(self) -> None:
         """Give up what has not arrived."""
@@ -54,38 +70,43 @@ class Outbox:
         for message in self._messages:
             self._transfers.drop(message)
 
-    def _part(self, share: float) -> float:
-        return share * self._bytes / len(self._ways)
-
-    def _announced(self, piece: Piece) -> None:
-        rank = piece.begin if self._buckets.by_priority else float(next(self._numbers))
-        heapq.heappush(self._waiting, (rank, piece))
+    def _push(self, entry: tuple[float, int, Piece, list[Message]]) -> None:
+        heapq.heappush(self._waiting, entry)
         self._go_on()
 
     def _go_on(self) -> None:
         if self._busy or self._closed or not self._waiting:
             return
         self._busy = True
-        env, cycle = self._transfers.env, self._buckets.cycle
-        if cycle:  # looks again at the next whole cycle
-            passed = env.now - self._start
+        env = self._transfers.env
+        if self._buckets.fuses:  # looks again at the next whole cycle
+            cycle, passed = self._buckets.cycle, env.now - self._start
             whole = math.ceil(passed / cycle * (1 - ROUNDING) - ROUNDING)  # at a whole cycle: now
-            call(env, max(whole * cycle - passed, 0.0), self._worker, self._send)
+            call(env, max(whole * cycle - passed, 0.0), self._worker, self._fuse)
         elif self._buckets.by_priority:  # chooses among all that get ready at this instant
-            call(env, 0.0, self._worker, self._send)
+            call(env, 0.0, self._worker, self._next)
         else:
-            self._send()
+            self._next()
 
-    def _send(self) -> None:
+    def _next(self) -> None:
+        if not self._closed:
+            for message in heapq.heappop(self._waiting)[3]:
+                self._transfers.begin(message)
+
+    def _fuse(self) -> None:
         if self._closed:
             return
-        pieces = [heapq.heappop(self._waiting)[1]]
+        pieces = [heapq.heappop(self._waiting)[2]]
         size = pieces[0].share * self._bytes
-        while self._buckets.fuses and self._waiting:
-            size += self._waiting[0][1].share * self._bytes
-            if size > self._buckets.bucket_bytes:  # type: ignore[attr-defined]
+        while self._waiting:
+            size += self._waiting[0][2].share * self._bytes
+            if size > self._buckets.bucket_bytes:
                 break
-            pieces.append(heapq.heappop(self._waiting)[1])
+            pieces.append(heapq.heappop(self._waiting)[2])
+        self._send(pieces)
+
+    def _send(self, pieces: list[Piece], hold: Callable[[Message], Any] | None = None) -> list[Message]:
+        """One message to or from each shard; what was sent is one piece, or several."""
         coming = leaving = len(self._ways)
 
         def left() -> None:
@@ -102,7 +123,8 @@ class Outbox:
                 for piece in pieces:
                     self._arrived(piece)
 
-        part = self._part(sum(piece.share for piece in pieces))
-        for way in self._ways:
-            send = self._transfers.send
-            self._messages.append(send(self._worker, self._kind, *way, part, done, left=left, led=True))
+        part = sum(piece.share for piece in pieces) * self._bytes / len(self._ways)
+        more: dict[str, Any] = {"left": left, "hold": hold, "as_large_as": self._largest}
+        sent = [self._transfers.send(self._worker, self._kind, *way, part, done, **more) for way in self._ways]
+        self._messages += sent
+        return sent

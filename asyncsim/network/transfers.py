@@ -51,8 +51,8 @@ class Carrier(Protocol):
 class Transfers:
     """All messages of a simulation. ``log`` gets a row for each, as ``Recorder.transfer`` wants it."""
 
-    def __init__(self, env: simpy.Environment, cluster: Cluster, log: Log):
-        self.env, self.layout, self._log = env, Layout(cluster), log
+    def __init__(self, env: simpy.Environment, cluster: Cluster, log: Log, kind: str = "server"):
+        self.env, self.layout, self._log = env, Layout(cluster, kind), log
         self.last_turn = cluster.num_workers  # after all workers' turns at an instant
         self._eager = float("inf") if cluster.eager_limit is None else cluster.eager_limit
         makers: dict[str, Callable[[Transfers], Carrier]] = {"fair": Fair, "fifo": InOrder, "none": Alone}
@@ -72,23 +72,24 @@ class Transfers:
         *,
         left: Callable[[], Any] = _nothing,
         ready: simpy.Event | None = None,
-        led: bool = False,
+        hold: Callable[[Message], Any] | None = None,
+        as_large_as: float = 0.0,
     ) -> Message:
         """Send ``size`` bytes from place to place, on behalf of a worker; ``done`` is called when they have arrived.
 
         ``ready``: an event; a message above the eager limit waits until it has happened. ``left`` is called when the
-        last byte is over the links, before the target's processor takes the message in. ``led``: the sender has let
-        ``lead`` seconds pass by itself.
+        last byte is over the links, before the target's processor takes the message in. ``hold`` is called when its
+        first byte could be on the links; they get it when the sender says so (``begin``).
+        ``as_large_as``: it is announced as one of so many bytes would be.
         """
         route = self.layout.route(source, target)
         message = Message(worker, kind, route, size, self.env.now, done, left)
         self._under_way[message] = None
-        if led:
-            self._begin(message)
-        elif size <= self._eager:
-            call(self.env, route.latency, worker, lambda: self._begin(message))
+        begin = functools.partial(hold or self.begin, message)
+        if max(size, as_large_as) <= self._eager:
+            call(self.env, route.latency, worker, begin)
         else:
-            call(self.env, route.latency, worker, lambda: self._announced(message, ready))
+            call(self.env, route.latency, worker, lambda: self._announced(message, ready, begin))
         return message
 
     def lead(self, source: int, target: int, size: float) -> float:
@@ -96,12 +97,12 @@ class Transfers:
         latency = self.layout.route(source, target).latency
         return latency if size <= self._eager else 3 * latency
 
-    def _announced(self, message: Message, ready: simpy.Event | None) -> None:
+    def _announced(self, message: Message, ready: simpy.Event | None, begin: Callable[[], Any]) -> None:
         """The receiver knows of it: its answer, then the first byte, take a latency each."""
 
         def answer(_: object = None) -> None:
             self._held.pop(message, None)
-            call(self.env, 2 * message.route.latency, message.worker, lambda: self._begin(message))
+            call(self.env, 2 * message.route.latency, message.worker, begin)
 
         if ready is None or ready.callbacks is None:
             answer()
@@ -116,7 +117,8 @@ class Transfers:
             for message in self._held
         ]
 
-    def _begin(self, message: Message) -> None:
+    def begin(self, message: Message) -> None:
+        """Its bytes may go over the links now."""
         if message not in self._under_way:
             return  # given up before
         message.sent = True

@@ -25,9 +25,9 @@ Gradients = Annotated[int, Meta(ge=1, le=10_000_000)]
 class Quorum(Protocol):
     """An update is the mean of ``size`` gradients; a worker reads after its gradient, if there is something new.
 
-    ``waits``: a worker that has sent one waits for the next update. ``stops``: an update stops those who compute or
-    send, and they begin anew with it. ``fresh``: a gradient counts only if it was computed on the newest version; else
-    it is dropped.
+    ``waits``: a worker that has sent one waits for the next update. ``stops``: an update stops those who are at one
+    (who receive, compute or send), and they begin anew with it. ``fresh``: a gradient counts only if it was computed on
+    the newest version; else it is dropped.
     """
 
     kind: ClassVar[str] = "server"
@@ -47,9 +47,9 @@ class Quorum(Protocol):
             return not self.fresh or version == updates.version
 
         def worker(i: int) -> Process:
-            read, version = sim.log.read(i), updates.version
+            read, version, new = sim.log.read(i), updates.version, False
             while True:
-                if (yield from sim.gradient(i)):
+                if (yield from sim.gradient(i, receive=new)):
                     part = yield from updates.take(i, read, functools.partial(fits, version))
                     if self.stops and part is not None and updates.version > part:
                         sim.stop(everyone)
@@ -59,8 +59,7 @@ class Quorum(Protocol):
                     sim.log.cancel(i, read)
                 known = version
                 read, version = sim.log.read(i), updates.version
-                if version > known:
-                    yield from sim.download(i)
+                new = version > known
 
         for i in everyone:
             sim.env.process(worker(i))

@@ -26,12 +26,11 @@ class Asynchronous(Protocol):
         updates = Updates(sim, 1)
 
         def worker(i: int) -> Process:
-            read = sim.log.read(i)
+            read, new = sim.log.read(i), False
             while True:
-                yield from sim.gradient(i)
+                yield from sim.gradient(i, receive=new)
                 yield from updates.take(i, read)
-                read = sim.log.read(i)
-                yield from sim.download(i)
+                read, new = sim.log.read(i), True
 
         for i in range(sim.num_workers):
             sim.env.process(worker(i))
@@ -70,9 +69,9 @@ class StaleSynchronous(Protocol):
             return f"all to have done {done[i] - self.slack} iterations; worker {done.index(min(done))} has not"
 
         def worker(i: int) -> Process:
-            read = sim.log.read(i)
+            read, new = sim.log.read(i), False
             while True:
-                yield from sim.gradient(i)
+                yield from sim.gradient(i, receive=new)
                 yield from updates.take(i, read)
                 slowest = min(done)
                 done[i] += 1
@@ -80,8 +79,7 @@ class StaleSynchronous(Protocol):
                     moved.open()
                 while done[i] > min(done) + self.slack:
                     yield from sim.wait(i, moved.event(i), functools.partial(missing, i))
-                read = sim.log.read(i)
-                yield from sim.download(i)
+                read, new = sim.log.read(i), True
 
         for i in range(sim.num_workers):
             sim.env.process(worker(i))
@@ -110,18 +108,16 @@ class RingmasterDelays(Protocol):
             return updates.version - versions[i]
 
         def worker(i: int) -> Process:
-            read = sim.log.read(i)
+            read, new = sim.log.read(i), False
             while True:
-                if (yield from sim.gradient(i)):
+                if (yield from sim.gradient(i, receive=new)):
                     part = yield from updates.take(i, read, lambda: age(i) < limit)
                     if self.stop and part is not None:
                         sim.stop(j for j in range(sim.num_workers) if age(j) >= limit)
                 else:
                     sim.log.cancel(i, read)
                 known, versions[i] = versions[i], updates.version
-                read = sim.log.read(i)
-                if versions[i] > known:
-                    yield from sim.download(i)
+                read, new = sim.log.read(i), versions[i] > known
 
         for i in range(sim.num_workers):
             sim.env.process(worker(i))

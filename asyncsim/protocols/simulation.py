@@ -35,13 +35,16 @@ class Simulation:
         self.model_bytes = log.workload.model_bytes
         self.waits_for: dict[int, str | Callable[[], str]] = {}  # of each worker that waits, what for
         self.questions: list[tuple[int, simpy.Event]] = []  # asked and not yet answered
-        self._seconds = [cluster.step_times(i, seed).__next__ for i in range(n)]
-        self._transfers = Transfers(env, cluster, log.transfer)
+        self._transfers = Transfers(env, cluster, log.transfer, log.kind)
         servers, costs = cluster.servers, log.costs
         self._shards = range(n, n + servers.shards)
         self._sizes = {UP: costs.upload * self.model_bytes, DOWN: costs.download * self.model_bytes}
         self._buckets = cluster.buckets
         self._pieces = cluster.buckets.pieces(log.workload.tensor_bytes)
+        self._seconds = [cluster.step_times(i, seed).__next__ for i in range(n)]
+        self._parts = []  # where pieces of a step matter: step times, and delays before them
+        if self._pieces is not None:
+            self._parts = [cluster.step_times_and_delays(i, seed) for i in range(n)]
         self._replies: dict[int, dict[Piece, simpy.Event]] = {}  # what is still coming to a worker
         self._outboxes: dict[int, Outbox] = {}
         self._process: dict[int, simpy.Process] = {}
@@ -51,9 +54,10 @@ class Simulation:
         # the server's turn, and what an update takes
         self.lock = Lock(env)
         self.locked = servers.lock
-        self._moving = 0.0
+        self._per_buffer = 0.0  # seconds
         if servers.update_bandwidth is not None:
-            self._moving = costs.update * self.model_bytes / servers.shards / servers.update_bandwidth
+            self._per_buffer = self.model_bytes / servers.shards / servers.update_bandwidth
+        self._moving = costs.update * self._per_buffer
         self._overhead = None
         if servers.update_seconds is not None:
             rng = generator(seed, Purpose.SERVER)
@@ -61,9 +65,10 @@ class Simulation:
 
     # ---------------------------------------------------------------- a worker
 
-    def gradient(self, worker: int) -> Generator[simpy.Event, Any, bool]:
-        """The worker computes a gradient at what it read last, and sends it. Returns whether it has arrived, or was
-        stopped (``stop``) before. A worker's gradients are all made by one process."""
+    def gradient(self, worker: int, receive: bool = True) -> Generator[simpy.Event, Any, bool]:
+        """The worker receives what it has just read (unless it has it already), computes a gradient there, and sends it
+        to the server. Returns whether it has arrived, or was stopped (``stop``) before. A worker's gradients are all
+        made by one process."""
         if worker not in self._process:
             process = self.env.active_process
             assert process is not None
@@ -72,10 +77,14 @@ class Simulation:
         messages: list[Message] = []
         try:
             if self._pieces is None:
+                if receive:
+                    yield from self._send(worker, DOWN, messages)
                 self.log.enter(worker, COMPUTE)
                 yield Turn(self.env, self._seconds[worker](), worker)
                 yield from self._send(worker, UP, messages)
             else:
+                if receive:
+                    yield from self._receive(worker, self._pieces, messages)
                 yield from self._in_pieces(worker, self._pieces)
         except simpy.Interrupt:
             self._give_up(worker, messages)
@@ -84,38 +93,10 @@ class Simulation:
             self._stage[worker] += 1
         return True
 
-    def _give_up(self, worker: int, messages: list[Message]) -> None:
-        for message in messages:
-            self._transfers.drop(message)
-        self._in_flight(worker, self.env.now)
-        self._drop_outbox(worker)
-        self._replies.pop(worker, None)
-
     def compute(self, worker: int) -> simpy.Event:
-        """The worker computes one gradient; nothing is sent."""
+        """The worker computes one gradient; nothing is received or sent."""
         self.log.enter(worker, COMPUTE)
         return Turn(self.env, self._seconds[worker](), worker)
-
-    def upload(self, worker: int) -> Process:
-        """What the worker sends travels to the server."""
-        return self._send(worker, UP, [])
-
-    def download(self, worker: int) -> Process:
-        """The server's reply travels to the worker. Where it comes in pieces, until the worker can begin."""
-        if self._pieces is not None and self._buckets.by_priority:
-            return self._in_slices(worker, self._pieces)
-        return self._send(worker, DOWN, [])
-
-    def _in_slices(self, worker: int, given: list[Piece]) -> Process:
-        pieces = sorted(given, key=lambda piece: piece.begin)
-        coming = {piece: simpy.Event(self.env) for piece in pieces}
-        ways = [(shard, worker) for shard in self._shards]
-        box = self._outbox(worker, DOWN, ways, lambda piece: coming[piece].succeed())
-        for piece in pieces:
-            box.put(piece)
-        self._replies[worker] = coming
-        self.log.enter(worker, RECEIVE)
-        yield coming[pieces[0]]
 
     def wait(self, worker: int, event: simpy.Event, what: str | Callable[[], str]) -> Asking:
         """The worker waits for something; ``what`` it is, or a function that says it when it is asked why nobody goes
@@ -127,7 +108,7 @@ class Simulation:
         return value
 
     def stop(self, workers: Iterable[int]) -> None:
-        """These workers give up the gradients that they compute or send: their ``gradient`` returns False.
+        """These workers give up the gradients that they are at: their ``gradient`` returns False.
 
         That is at the end of this instant: what arrives at this very time has arrived; completion wins. The word
         travels with the new parameters; what a worker would compute until it hears of it is of no use.
@@ -144,12 +125,15 @@ class Simulation:
     # ---------------------------------------------------------------- the server
 
     @property
-    def update_takes_time(self) -> bool:
-        return self._overhead is not None or self._moving > 0
+    def server_takes_time(self) -> bool:
+        return self._overhead is not None or self._per_buffer > 0
 
-    def update(self, worker: int) -> simpy.Event:
-        """The server makes an update, at the worker's turn."""
-        return Turn(self.env, self._moving + (self._overhead() if self._overhead else 0.0), worker)
+    def update(self, worker: int, adds: bool, makes: bool) -> simpy.Event:
+        """The server ``adds`` the worker's gradient to a sum (two buffers), ``makes`` an update, or both."""
+        seconds = 2 * self._per_buffer * adds
+        if makes:
+            seconds += self._moving + (self._overhead() if self._overhead else 0.0)
+        return Turn(self.env, seconds, worker)
 
     # ---------------------------------------------------------------- between peers, and values
 
@@ -227,7 +211,8 @@ class Simulation:
 
     def _outbox(self, worker: int, kind: int, ways: list[tuple[int, int]], arrived: Any) -> Outbox:
         self._drop_outbox(worker)
-        box = Outbox(self._transfers, self._buckets, worker, kind, ways, self._sizes[kind], arrived)
+        assert self._pieces is not None
+        box = Outbox(self._transfers, self._buckets, worker, kind, ways, self._sizes[kind], self._pieces, arrived)
         self._outboxes[worker] = box
         return box
 
@@ -235,14 +220,39 @@ class Simulation:
         if worker in self._outboxes:
             self._outboxes.pop(worker).drop()
 
+    def _give_up(self, worker: int, messages: list[Message]) -> None:
+        for message in messages:
+            self._transfers.drop(message)
+        self._in_flight(worker, self.env.now)
+        self._drop_outbox(worker)
+        self._replies.pop(worker, None)
+
+    def _receive(self, worker: int, given: list[Piece], messages: list[Message]) -> Process:
+        """The reply, whole, or slice by slice until the worker can begin."""
+        if not self._buckets.by_priority:
+            yield from self._send(worker, DOWN, messages)
+            return
+        pieces = sorted(given, key=lambda piece: piece.begin)
+        coming = {piece: simpy.Event(self.env) for piece in pieces}
+        ways = [(shard, worker) for shard in self._shards]
+        box = self._outbox(worker, DOWN, ways, lambda piece: coming[piece].succeed())
+        for piece in pieces:
+            box.put(piece)
+        self._replies[worker] = coming
+        self.log.enter(worker, RECEIVE)
+        yield coming[pieces[0]]
+
     def _in_pieces(self, worker: int, pieces: list[Piece]) -> Process:
         """One gradient whose pieces are sent while the rest is computed, and which begins with what has come back."""
-        seconds = self._seconds[worker]()
+        times, late = self._parts[worker]
+        seconds = next(times)
         forward = self._buckets.forward * seconds  # type: ignore[attr-defined]
+        self.log.enter(worker, COMPUTE)
+        if late is not None:
+            yield Turn(self.env, next(late), worker)
         if worker in self._replies:
             yield from self._forward(worker, forward)
         else:
-            self.log.enter(worker, COMPUTE)
             yield Turn(self.env, forward, worker)
         whole, coming = Turn(self.env, None, worker), len(pieces)
 

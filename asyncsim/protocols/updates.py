@@ -20,19 +20,19 @@ class Updates:
         self._sim, self.size, self.version = sim, size, 0
         self._arrived = 0
         self._made = Gate(sim.env)
-        self._takes_time = sim.update_takes_time
+        self._takes_time = sim.server_takes_time
         self._locks = self._takes_time and (sim.locked or size > 1)
 
     def take(self, worker: int, read: int, fits: Callable[[], bool] = lambda: True) -> Asking:
         """A gradient on this read has arrived. Returns which update it is a part of (from 0), or None if it is dropped,
-        as it is unless, when its turn comes, it ``fits``."""
+        as it is unless it ``fits`` when its turn comes (without a lock: also when its update is made)."""
         sim = self._sim
         if self._takes_time:
             sim.log.enter(worker, SERVED)
             if self._locks:
                 yield from sim.lock.enter(worker)
-            if fits() and self._arrived + 1 == self.size:
-                yield sim.update(worker)
+            if fits():
+                yield sim.update(worker, adds=self.size > 1, makes=self._arrived + 1 == self.size)
         accepted = fits()
         part, closes = self.version, accepted and self._arrived + 1 == self.size
         sim.log.apply(worker, read, weight=1 / self.size, accepted=accepted, closes=closes)

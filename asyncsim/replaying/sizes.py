@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from asyncsim.replaying import rules
 from asyncsim.replaying.measures import same_shape
 from asyncsim.replaying.preparing import arrays
 from asyncsim.replaying.rules import FIRST_ROW, Learning
+from asyncsim.workload import Costs
 
 
 class Memory(NamedTuple):
@@ -69,6 +71,18 @@ def memory(algorithm: Algorithm, problem: Problem | Any, num_workers: int, *, su
         example = functools.partial(rules.contribution, learning, row=FIRST_ROW)
         parts.append((jax.eval_shape(example, state, own, kept), 1))
     return Memory(*_sizes(params, *parts), *_sizes(params, (own, 1)))
+
+
+def costs_of(algorithm: Algorithm, problem: Problem | Any, *, summed: bool = False) -> Costs:
+    """What a method sends (``algorithm.costs``), and the buffers that the server reads or writes for one update.
+
+    They are its state, what it keeps for a worker and has sent it, and what arrives (``summed``: the sum of several).
+    """
+    costs = type(algorithm).costs
+    if algorithm.kind != "server":
+        return costs
+    buffers = memory(algorithm, problem, 1, summed=summed).server_buffers
+    return dataclasses.replace(costs, update=buffers + (not summed))
 
 
 def _sizes(params: Any, *parts: tuple[Any, int]) -> tuple[float, int]:
