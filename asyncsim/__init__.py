@@ -21,13 +21,13 @@ _HOMES = {
     "Delay FixedDelays DrawnDelays IndependentDelays Host Servers Topology Flat Racks Sites SiteLink "
     "Buckets Whole PyTorchDDP Horovod P3",
     "asyncsim.data": "Blobs Digits FashionMNIST SparseTeacher Teacher Text IID Dirichlet Sampling Sharded Shared",
-    "asyncsim.errors": "InputError",
+    "asyncsim.errors": "Deadlock InputError",
     "asyncsim.problems": "MLP CharTransformer ConvNet CustomProblem Logistic Quadratic ResNet",
     "asyncsim.protocols": "Asynchronous BackupWorkers KAsync KBatchAsync KBatchSync KSync NSoftsync Protocol "
     "RennalaRounds RingmasterDelays Serial SignificantUpdates StaleSynchronous Synchronous",
     "asyncsim.recorder": "Recorder",
     "asyncsim.reports": "comparison",
-    "asyncsim.recording": "Deadlock Stop record",
+    "asyncsim.recording": "Stop record",
     "asyncsim.records": "checked register",
     "asyncsim.replaying": "Every Memory Target costs_of memory replay",
     "asyncsim.runs": "Run load",

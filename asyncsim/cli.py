@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NoReturn
 
 import tyro
 
-from asyncsim.errors import InputError, nearest
+from asyncsim.errors import Deadlock, InputError, nearest
 from asyncsim.plugins import import_plugins
 
 app = tyro.extras.SubcommandApp()
@@ -178,10 +178,10 @@ def list_(what: Annotated[str, tyro.conf.Positional] = "all", plugin: Plugins = 
 
     Args:
         what: all, a family (algorithms, protocols, step-times, delays, hosts, topologies,
-            buckets, problems, data-sets, partitions), a name, or
-            scenario
+            buckets, problems, data-sets, partitions), a name,
+            scenario, or a table of one (cluster, workers, servers, ...)
     """
-    from asyncsim.listing import FAMILIES, describe, describe_scenario
+    from asyncsim.listing import FAMILIES, TABLES, describe, describe_table
 
     import_plugins(plugin)
     if what in ("all", *FAMILIES):
@@ -190,11 +190,11 @@ def list_(what: Annotated[str, tyro.conf.Positional] = "all", plugin: Plugins = 
                 print(f"{title}:")
                 for name, cls in family.members.items():
                     print(f"  {name:<20} {describe(cls)}")
-    elif what == "scenario":
-        print(describe_scenario())
+    elif what in TABLES:
+        print(describe_table(what))
     else:
         found = [cls for family in FAMILIES.values() for name, cls in family.members.items() if name == what]
-        names = ["all", "scenario", *FAMILIES, *(name for family in FAMILIES.values() for name in family.members)]
+        names = ["all", *TABLES, *FAMILIES, *(name for family in FAMILIES.values() for name in family.members)]
         if not found:
             raise InputError(f"nothing is called {what!r}; there are: {', '.join(names)}{nearest(what, names)}")
         print("\n\n".join(describe(cls, full=True) for cls in found))
@@ -229,6 +229,9 @@ def main(args: list[str] | None = None) -> None:
     except InputError as error:
         _say(error)
         raise SystemExit(2) from None
+    except Deadlock as error:
+        _say(f"deadlock: {error}")
+        raise SystemExit(1) from None
     except MemoryError:
         _say("not enough memory for a simulation of this size")
         raise SystemExit(2) from None

@@ -26,6 +26,10 @@ class InputError(ValueError):
         return InputError(self.what, outer + inner if outer else self.path)
 
 
+class Deadlock(RuntimeError):
+    """Nothing is going to happen any more, and the run is not at its end: the protocol waits for itself."""
+
+
 def within(outer: str, ask: Callable[..., T], *arguments: Any) -> T:
     """What ``ask(*arguments)`` returns; a mistake it finds is seen from one level further out."""
     try:

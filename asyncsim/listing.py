@@ -51,21 +51,26 @@ def describe(cls: Any, full: bool = False) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def describe_scenario() -> str:
-    """Every key of a scenario file, with what it expects and its default."""
+TABLES = {  # of a scenario file
+    "scenario": ("A scenario file (TOML)", Scenario),
+    "cluster": ("[cluster]", Cluster),
+    "workers": ("[[cluster.workers]]", Workers),
+    "servers": ("[cluster.servers]", Servers),
+    "stop": ("[stop]", Stop),
+    "sampling": ("[sampling]", Sampling),
+    "evaluate": ("[evaluate]", Every),
+    "target": ("[target]", Target),
+    "schedule": ("[schedule]", Schedule),
+}
+
+
+def describe_table(name: str) -> str:
+    """Every key of a table of a scenario file, with what it expects and its default; of the whole, of all tables."""
+    chosen = [TABLES[name]] if name != "scenario" else list(TABLES.values())
     parts = []
-    for title, cls in (
-        ("A scenario file (TOML)", Scenario),
-        ("[cluster]", Cluster),
-        ("[[cluster.workers]]", Workers),
-        ("[cluster.servers]", Servers),
-        ("[stop]", Stop),
-        ("[sampling]", Sampling),
-        ("[evaluate]", Every),
-        ("[target]", Target),
-        ("[schedule]", Schedule),
-    ):
+    for title, cls in chosen:
         doc = inspect.cleandoc(cls.__doc__ or "")
         parts.append("\n".join([title, *(f"  {line}" for line in settings(cls)), "", *doc.splitlines()]))
-    variants = "Tables [variants.NAME] are laid over the file: one run each, side by side."
-    return "\n\n".join([*parts, variants])
+    if name == "scenario":
+        parts.append("Tables [variants.NAME] are laid over the file: one run each, side by side.")
+    return "\n\n".join(parts)

@@ -9,7 +9,7 @@ import simpy
 from simpy.core import EmptySchedule
 
 from asyncsim.cluster import Cluster
-from asyncsim.errors import InputError, expect, within
+from asyncsim.errors import Deadlock, InputError, expect, within
 from asyncsim.protocols import Protocol, Simulation, Turn
 from asyncsim.recorder import Recorder
 from asyncsim.records import Count, Positive, checked
@@ -37,10 +37,6 @@ class Stop:
     def validate(self) -> None:
         if self.updates is self.samples is self.epochs is self.seconds is None:
             raise InputError("give at least one of: updates, samples, epochs, seconds")
-
-
-class Deadlock(RuntimeError):
-    """Nothing is going to happen any more, and the run is not at its end: the protocol waits for itself."""
 
 
 def record(
@@ -105,7 +101,7 @@ class Recording:
         protocol.check(cluster.num_workers)
         within("cluster.topology", cluster.check_reach, protocol.kind)
         within("cluster.buckets", cluster.buckets.pieces, workload.tensor_bytes)
-        updates, gradients, seconds = _limits(cluster, workload, stop)
+        updates, gradients, seconds = _limits(cluster, protocol, workload, costs, stop)
         self._steered = protocol.steered
         self._env, self._seconds = simpy.Environment(), seconds
         self._end, self._stuck = self._env.event(), False
@@ -181,7 +177,9 @@ class Recording:
         return self._log.trace(min(float(self._env.now), self._seconds))
 
 
-def _limits(cluster: Cluster, workload: Workload, stop: Stop) -> tuple[float, float, float]:
+def _limits(
+    cluster: Cluster, protocol: Protocol, workload: Workload, costs: Costs, stop: Stop
+) -> tuple[float, float, float]:
     """At most so many updates, gradients and seconds. Raises InputError if that takes too many gradients."""
     if stop.epochs is not None and workload.num_samples is None:
         raise InputError("needs a workload with num_samples, such as problem.workload(batch_size)", "stop.epochs")
@@ -191,10 +189,14 @@ def _limits(cluster: Cluster, workload: Workload, stop: Stop) -> tuple[float, fl
     )
     # a hair less, as 0.07 epochs of 100 samples are 7.000000000000001 samples
     max_gradients = samples / workload.batch_size * (1 - ROUNDING)
-    added = cluster.mean_delay + 2 * cluster.latency
-    rate = sum(group.count / (group.step_time.mean_seconds + added) for group in cluster.workers)
+    rate = 0.0  # gradients per second, if nobody waited
+    for group in cluster.workers:
+        host, model = group.host, workload.model_bytes
+        added = cluster.mean_delay + 2 * (cluster.latency + host.latency)
+        added += costs.upload * model / host.sends + costs.download * model / host.receives
+        rate += group.count / (group.step_time.mean_seconds + added)
     updates, seconds = stop.updates or float("inf"), stop.seconds or float("inf")
-    at_least = min(max_gradients, updates, seconds * rate)  # a round of a barrier is an update of several
+    at_least = min(max_gradients, updates * protocol.size(cluster.num_workers), seconds * rate)
     if at_least > MAX_GRADIENTS:
         raise InputError(
             f"about {at_least:.3g} gradients or more come before the end; {MAX_GRADIENTS:.0e} is the limit", "stop"

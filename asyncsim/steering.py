@@ -13,13 +13,14 @@ from asyncsim.errors import InputError, expect
 from asyncsim.problems import Problem
 from asyncsim.protocols import Protocol
 from asyncsim.recording import Recording, Stop
+from asyncsim.records import check_field
 from asyncsim.replaying import costs_of
 from asyncsim.replaying.preparing import check_fit, prepare
-from asyncsim.replaying.walk import ENGINES, Precision, Statistics
+from asyncsim.replaying.walk import ENGINES, Precision, Statistics, check_choices
 from asyncsim.schedules import Schedule
 from asyncsim.trace import Trace
 from asyncsim.vocabulary import APPLY, CANCEL, STEP
-from asyncsim.workload import Costs
+from asyncsim.workload import Costs, Workload
 
 
 def steer(
@@ -48,12 +49,16 @@ def steer(
     """
     check_steered(protocol, algorithm)
     expect(problem, Problem, "problem")
-    workload = problem.workload(batch_size)
+    check_choices(statistics=statistics, precision=precision)
+    schedule = Schedule() if schedule is None else schedule
+    sampling = Sampling() if sampling is None else sampling
+    expect(schedule, Schedule, "schedule")
+    expect(sampling, Sampling, "sampling")
+    workload = problem.workload(check_field(Workload, "batch_size", batch_size))
     if costs is None:
         moves = cluster.servers.update_bandwidth is not None
         costs = costs_of(algorithm, problem) if moves else type(algorithm).costs
     recording = Recording(cluster, protocol, workload, costs, stop=stop, seed=seed)
-    schedule = Schedule() if schedule is None else schedule
     with jax.enable_x64(precision == "float64"):
         engine = None
         while (question := recording.go_on()) is not None:

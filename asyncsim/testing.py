@@ -13,7 +13,7 @@ import numpy as np
 
 from asyncsim.algorithms import Algorithm, ServerAlgorithm
 from asyncsim.data import Blobs
-from asyncsim.errors import InputError
+from asyncsim.errors import Deadlock, InputError
 from asyncsim.problems import MLP, Quadratic
 from asyncsim.recorder import Recorder
 from asyncsim.replaying import replay
@@ -85,7 +85,7 @@ def check_protocol(protocol: Any) -> None:
     """
     from asyncsim.cluster import Cluster, Constant, Gamma, Host, Servers, Workers
     from asyncsim.protocols import Protocol
-    from asyncsim.recording import Deadlock, Recording, Stop
+    from asyncsim.recording import Recording, Stop
     from asyncsim.workload import Workload
 
     assert isinstance(protocol, Protocol), f"expected a Protocol, got {protocol!r}"

@@ -1,7 +1,9 @@
 """The network and the server against closed forms and a slow twin. Latencies in seconds, sizes in bytes."""
 
+import gc
 import itertools
 import math
+import weakref
 from fractions import Fraction
 
 import numpy as np
@@ -27,13 +29,23 @@ from asyncsim.cluster import (
     Workers,
 )
 from asyncsim.cluster.named_hosts import PizDaint
-from asyncsim.errors import InputError
+from asyncsim.errors import Deadlock, InputError
 from asyncsim.network.sharing import FairSharing, Flow, Link
 from asyncsim.network.transfers import Transfers
-from asyncsim.protocols import Asynchronous, BackupWorkers, KAsync, KBatchSync, KSync, Protocol, Simulation
+from asyncsim.network.turns import MANY
+from asyncsim.protocols import (
+    Asynchronous,
+    BackupWorkers,
+    KAsync,
+    KBatchSync,
+    KSync,
+    Protocol,
+    RennalaRounds,
+    Simulation,
+)
 from asyncsim.protocols import collectives as coll
 from asyncsim.recorder import Recorder
-from asyncsim.recording import Deadlock, Stop, record
+from asyncsim.recording import Recording, Stop, record
 from asyncsim.records import build
 from asyncsim.testing import small_trace
 from asyncsim.vocabulary import APPLY, BETWEEN
@@ -739,7 +751,7 @@ def test_a_trace_by_hand_has_no_transfers():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Host(bandwidth=0.0), "bandwidth: expected a number > 0"),
+        (lambda: Host(bandwidth=0.0), "bandwidth: expected a number >= 0.001"),
         (lambda: Host(latency=-1e-6), "latency: expected a number >= 0"),
         (lambda: Host(workers=0), "workers: expected .*>= 1"),
         (lambda: of(2, latency=-1.0), "latency: expected a number >= 0"),
@@ -749,7 +761,7 @@ def test_a_trace_by_hand_has_no_transfers():
         (lambda: Servers(on=(0, 1)), "on: names 2 hosts for 1 shards"),
         (lambda: Servers(on=(0,), host=NIC), "on: give the hosts of workers .*not both"),
         (lambda: of(2, servers=Servers(on=(7,))), r"servers\.on\[0\]: shard 0 has no host: .* 0 to 1, not 7"),
-        (lambda: Servers(update_bandwidth=0), "update_bandwidth: expected a number > 0"),
+        (lambda: Servers(update_bandwidth=0), "update_bandwidth: expected a number >= 0.001"),
         (lambda: Racks(2, oversubscription=2.0, bandwidth=5.0), "bandwidth: .*not both"),
         (
             lambda: Cluster((Workers(Constant(1.0), 1, NIC), Workers(Constant(1.0))), topology=Racks(2)),
@@ -785,3 +797,59 @@ def test_a_server_must_be_reachable_and_pieces_have_sizes():
         record(Cluster((Workers(Constant(1.0), 3, NIC),), topology=Racks(2)), Asynchronous(), stop=Stop(updates=1))
     with pytest.raises(InputError, match=r"cluster\.buckets: needs the sizes of the tensors"):
         record(of(2, buckets=P3()), Asynchronous(), stop=Stop(updates=1))
+
+
+# ---------------------------------------------------------------- what is over is gone
+
+
+def test_a_simulation_that_is_over_leaves_nothing_behind():
+    recording = Recording(of(3), Asynchronous(), Workload(tensor_bytes=[5]), stop=Stop(updates=50))
+    assert recording.go_on() is None
+    recording.trace()
+    gone = [weakref.ref(x) for x in (recording._sim, recording._log, recording._sim._transfers.layout)]
+    del recording
+    gc.collect()
+    assert [x() for x in gone] == [None] * 3
+
+
+@pytest.mark.parametrize("buckets", [Whole(), P3(slice_bytes=1, overlap=1.0), Horovod()], ids=lambda b: b.name)
+@pytest.mark.parametrize("sharing", SHARINGS)
+def test_what_was_stopped_does_not_stay_in_the_queue(buckets, sharing):
+    """A fast worker stops eight slow ones at each update: their steps would end, and their bytes arrive, much later."""
+    workers = (Workers(Constant(0.001)), Workers(Constant(1e4), 4), Workers(Constant(1e-4), 4, Host(bandwidth=1e-3)))
+    cluster = Cluster(workers, buckets=buckets, sharing=sharing)
+    most = 0
+    recording = Recording(cluster, KSync(1), Workload(tensor_bytes=[3, 4, 5]), stop=Stop(updates=2500))
+
+    def watch():
+        nonlocal most
+        while True:
+            yield recording._env.timeout(0.05)
+            most = max(most, len(recording._env._queue))
+
+    recording._env.process(watch())
+    recording.go_on()
+    assert recording.trace().updates[-1] == 2500
+    assert most < 3 * MANY
+
+
+def test_an_interface_of_no_time_at_all():
+    """1,000 bytes at 1e17 per second take less than the clock can tell, behind a link on which they take hours."""
+    cluster = Cluster(
+        (Workers(Constant(1.0), 1, Host(bandwidth=0.1)), Workers(Constant(1.0), 1, Host(bandwidth=1e17))),
+        servers=Servers(host=Host(bandwidth=1e17)),
+        sharing="fifo",
+    )
+    trace = record(cluster, Asynchronous(), Workload(tensor_bytes=[1000]), stop=Stop(seconds=100.0))
+    assert np.all(trace.transfers["moved"] <= 1000)
+
+
+def test_too_much_is_refused_at_once():
+    small = Workload(tensor_bytes=[4_000_000])
+    with pytest.raises(InputError, match=r"cluster\.buckets: cuts a gradient of 4000000 bytes into more than 100000"):
+        record(of(2, buckets=P3(slice_bytes=1)), Asynchronous(), small, stop=Stop(updates=1))
+    with pytest.raises(InputError, match=r"stop: about 1e\+13 gradients or more"):
+        record(of(2), RennalaRounds(10_000_000), stop=Stop(updates=1_000_000))
+    # a message takes 2 s, so that steps of 1 ns are but a few
+    fast = Cluster((Workers(Constant(1e-9), 1, Host(latency=1.0)),))
+    assert len(record(fast, Asynchronous(), stop=Stop(seconds=10.0)).gradients) == 5

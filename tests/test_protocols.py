@@ -27,7 +27,7 @@ from asyncsim.cluster import (
     Whole,
     Workers,
 )
-from asyncsim.errors import InputError
+from asyncsim.errors import Deadlock, InputError
 from asyncsim.naming import trace_name
 from asyncsim.problems import Quadratic
 from asyncsim.protocols import (
@@ -46,7 +46,7 @@ from asyncsim.protocols import (
     StaleSynchronous,
     Synchronous,
 )
-from asyncsim.recording import Deadlock, Stop, record
+from asyncsim.recording import Stop, record
 from asyncsim.replaying import costs_of, replay
 from asyncsim.scenario import Scenario
 from asyncsim.testing import check_protocol, nothing_is_lost

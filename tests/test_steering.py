@@ -21,6 +21,7 @@ from asyncsim.steering import steer
 from asyncsim.testing import check_protocol
 from asyncsim.vocabulary import MERGE, PUBLISH, STEP
 
+STOP = {"stop": Stop(updates=3)}
 SECONDS, LATENCY, BANDWIDTH, RATE = (1.0, 1.3, 0.7), 0.45, 50.0, 0.1
 EIGENVALUES = (1.0, 0.5, 0.02, 0.3)
 
@@ -242,6 +243,17 @@ class Undecided(PeerAlgorithm):
         (
             lambda: steer(sites(), SignificantUpdates(), Undecided(), Quadratic(), stop=Stop(updates=3)),
             "asks the algorithm to decide; Undecided has no decide",
+        ),
+        *(
+            (lambda given=given: steer(sites(), SignificantUpdates(), Gaia(), Quadratic(), **STOP, **given), message)
+            for given, message in (
+                ({"schedule": 3}, "schedule: expected a Schedule, got 3"),
+                ({"sampling": 3}, "sampling: expected a Sampling, got 3"),
+                ({"batch_size": 0}, "batch_size: expected a whole number >= 1"),
+                ({"precision": "float16"}, "precision: expected 'float32' or 'float64'"),
+                ({"statistics": "x"}, "statistics: expected 'mean'"),
+                ({"seed": -1}, "seed: expected"),
+            )
         ),
         (
             lambda: Scenario(sites(), Averaging(), Quadratic(), Stop(updates=3), protocol="gaia"),

@@ -25,10 +25,10 @@ from asyncsim.cluster import (
     Uniform,
     Workers,
 )
-from asyncsim.errors import InputError
+from asyncsim.errors import Deadlock, InputError
 from asyncsim.problems import Quadratic
 from asyncsim.protocols import Asynchronous, Protocol, Serial, Synchronous
-from asyncsim.recording import Deadlock, Stop, record
+from asyncsim.recording import Stop, record
 from asyncsim.replaying import Every, replay
 from asyncsim.testing import nothing_is_lost, small_trace
 from asyncsim.trace import Trace

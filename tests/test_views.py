@@ -66,6 +66,19 @@ def test_over_time_on_paper():
     assert table["throughput"].tolist() == [0, 0, 4, 0, 0, 4]  # at 2 s and 5 s: the interval that begins there
 
 
+def test_short_messages_on_fast_links_are_not_lost_among_the_others():
+    """50,000 messages of 400 bytes at 1e12 bytes per second: each bin's bytes are those of its messages."""
+    fast = Host(bandwidth=1e12)
+    cluster = Cluster((Workers(Gamma(10.0, 0.1), 8, fast),), servers=Servers(host=fast))
+    trace = record(cluster, Asynchronous(), Workload(tensor_bytes=(400,)), stop=Stop(updates=20_000))
+    table = trace.over_time(100)
+    moved = table["up_bytes"] * (table["end"] - table["start"])
+    up = trace.transfers["kind"] == "up"
+    counted, _ = np.histogram(trace.transfers["start"][up], np.append(table["start"], trace.end))
+    assert moved == pytest.approx(400 * counted, rel=1e-9)
+    assert np.all(table["compute"] <= 8 * (1 + 1e-12))
+
+
 def test_a_part_of_a_trace_has_what_travelled_by_then():
     trace = record(SLOW, Asynchronous(), MODEL, Costs(upload=0.5), stop=Stop(seconds=40.0), seed=2)
     row = len(trace) // 2

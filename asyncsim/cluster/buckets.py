@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, NamedTuple
 
 from msgspec import Meta
 
 from asyncsim.errors import InputError
-from asyncsim.records import Family, Fraction, Positive, Probability, checked, register
+from asyncsim.records import Family, Fraction, Probability, checked, register
 
 MIB = 2**20
+MANY = 100_000  # pieces of one gradient
 Bytes = Annotated[int, Meta(ge=1, le=10**15)]
 
 
@@ -60,15 +61,17 @@ class _InPieces(Buckets):
     forward: Fraction
 
     @abstractmethod
-    def cut(self, tensor_bytes: Sequence[int]) -> list[list[tuple[int, int]]]:
+    def cut(self, tensor_bytes: Sequence[int]) -> Iterable[list[tuple[int, int]]]:
         """The pieces in the order in which they get ready, each as ranges of the model's bytes in forward order."""
 
     def pieces(self, tensor_bytes: Sequence[int]) -> list[Piece] | None:
         if not tensor_bytes:
             raise InputError("needs the sizes of the tensors: a workload with tensor_bytes")
         whole = sum(tensor_bytes)
-        out = []
+        out: list[Piece] = []
         for ranges in self.cut(tensor_bytes):
+            if len(out) == MANY:
+                raise InputError(f"cuts a gradient of {whole} bytes into more than {MANY} pieces, which is the limit")
             begin = min(first for first, _ in ranges)
             computed = self.forward + (1 - self.forward) * (1 - begin / whole)  # backwards, from the end to begin
             ready = 1 - self.overlap * (1 - computed)
@@ -122,7 +125,7 @@ class Horovod(_InPieces):
     """
 
     bucket_bytes: Bytes = 128 * MIB
-    cycle: Positive = 1e-3
+    cycle: Annotated[float, Meta(ge=1e-9, le=1e9)] = 1e-3
     overlap: Probability = 1.0
     forward: Fraction = 1 / 3
     fuses = True
@@ -148,9 +151,7 @@ class P3(_InPieces):
     forward: Fraction = 1 / 3
     by_priority = True
 
-    def cut(self, tensor_bytes: Sequence[int]) -> list[list[tuple[int, int]]]:
-        size = self.slice_bytes
-        slices = (
-            (at, min(at + size, last)) for first, last in _ranges(tensor_bytes) for at in range(first, last, size)
-        )
-        return [[span] for span in sorted(slices, reverse=True)]
+    def cut(self, tensor_bytes: Sequence[int]) -> Iterator[list[tuple[int, int]]]:
+        for first, last in _ranges(tensor_bytes):
+            begins = range(first, last, self.slice_bytes)
+            yield from ([(at, min(at + self.slice_bytes, last))] for at in reversed(begins))

@@ -59,7 +59,7 @@ class Cluster:
     servers: Servers = Servers()
     topology: Topology = Flat()
     sharing: Literal["fair", "fifo", "none"] = "fair"
-    eager_limit: Annotated[int, Meta(ge=0, le=10**15)] | None = None
+    eager_limit: Annotated[float, Meta(ge=0, le=1e15)] | None = None
     buckets: Buckets = Whole()
 
     def validate(self) -> None:

@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from asyncsim.records import Family, checked, register
 
-Bandwidth = Annotated[float, Meta(gt=0, le=1e18)]  # bytes per second
+Bandwidth = Annotated[float, Meta(ge=1e-3, le=1e18)]  # bytes per second
 Latency = Annotated[float, Meta(ge=0, le=1e12)]  # seconds
 
 

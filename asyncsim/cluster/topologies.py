@@ -131,8 +131,9 @@ class Sites(Topology):
             missing = f": host {held} is at no site" if held < len(hosts) else ""
             there = f"there are {len(hosts)} hosts (first those of the workers, then those of the server)"
             raise InputError(f"{there}, the sites hold {held}{missing}", "hosts")
+        reached = self._reached()
         for site in range(1, len(self.hosts)):
-            if self._route(0, site) is None:
+            if site not in reached:
                 first = sum(self.hosts[:site])
                 raise InputError(f"host {first} (site {site}) cannot be reached from host 0 (site 0)", "links")
 
@@ -140,6 +141,19 @@ class Sites(Topology):
         route = self._route(self._site(source), self._site(target))
         assert route is not None
         return route
+
+    def _reached(self) -> set[int]:
+        """The sites that site 0 is joined with."""
+        beside: dict[int, list[int]] = {}
+        for link in self.links:
+            beside.setdefault(link.a, []).append(link.b)
+            beside.setdefault(link.b, []).append(link.a)
+        reached, coming = {0}, [0]
+        while coming:
+            new = [site for site in beside.get(coming.pop(), []) if site not in reached]
+            reached.update(new)
+            coming += new
+        return reached
 
     def _site(self, host: int) -> int:
         site = 0

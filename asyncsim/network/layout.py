@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 from asyncsim.cluster.cluster import Cluster
@@ -27,11 +26,16 @@ class Layout:
         self.cluster, self._host_of = cluster, cluster.host_of
         last = len(cluster.hosts) if kind == "server" else 1 + max(self._host_of[: cluster.num_workers])
         self.hosts = cluster.hosts[:last]  # between peers there is no server
+        self._routes: dict[tuple[int, int], Route] = {}
         self._links: dict[tuple[str, int, int], Link] = {}
 
-    @functools.cache  # noqa: B019 - a layout lives as long as its simulation
     def route(self, source: int, target: int) -> Route:
         """The way from place to place."""
+        if (source, target) not in self._routes:
+            self._routes[source, target] = self._found(source, target)
+        return self._routes[source, target]
+
+    def _found(self, source: int, target: int) -> Route:
         a, b = self._host_of[source], self._host_of[target]
         here, there = self.hosts[a], self.hosts[b]
         if a == b:

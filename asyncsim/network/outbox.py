@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
 import math
@@ -10,7 +11,7 @@ from typing import Any
 
 from asyncsim.cluster.buckets import Buckets, Piece
 from asyncsim.network.transfers import Message, Transfers
-from asyncsim.network.turns import call
+from asyncsim.network.turns import Turn, bury, call
 from asyncsim.vocabulary import ROUNDING
 
 
@@ -43,12 +44,28 @@ class Outbox:
         self._waiting: list[tuple[float, int, Piece, list[Message]]] = []
         self._busy = self._closed = False
         self._messages: list[Message] = []
+        self._alarm: Turn | None = None
         self._start = transfers.env.now
 
-    def put(self, piece: Piece) -> None:
-        """A piece is ready."""
-        if self._closed:
-            return
+    def put_all(self, pieces: list[tuple[float, Piece]]) -> None:
+        """Pieces get ready, each so many seconds from now, in this order."""
+        begun, env = self._transfers.env.now, self._transfers.env
+        coming = iter(pieces)
+
+        def go_on(piece: Piece | None = None) -> None:
+            # one at a time in the queue of events: what is given up leaves little there
+            while piece is not None:
+                self._put(piece)
+                after, piece = next(coming, (0.0, None))
+                if piece is not None and begun + after > env.now:
+                    self._alarm = call(env, begun + after - env.now, self._worker, functools.partial(go_on, piece))
+                    return
+
+        after, first = pieces[0]
+        next(coming)
+        self._alarm = call(env, after, self._worker, functools.partial(go_on, first))
+
+    def _put(self, piece: Piece) -> None:
         rank = piece.begin if self._buckets.by_priority else 0.0
         entry = (rank, next(self._numbers), piece, list[Message]())
         if self._buckets.fuses:
@@ -67,6 +84,7 @@ class Outbox:
     def drop(self) -> None:
         """Give up what has not arrived."""
         self._closed = True
+        bury(self._transfers.env, [self._alarm])
         for message in self._messages:
             self._transfers.drop(message)
 

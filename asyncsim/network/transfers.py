@@ -11,7 +11,7 @@ import simpy
 from asyncsim.cluster.cluster import Cluster
 from asyncsim.network.layout import Layout, Route
 from asyncsim.network.sharing import FairSharing, Flow, Link
-from asyncsim.network.turns import Turn, call
+from asyncsim.network.turns import Turn, bury, call
 
 FIRST = -1  # the turn before all workers' at an instant
 Log = Callable[[tuple[float, ...]], None]
@@ -24,7 +24,7 @@ def _nothing() -> None:
 class Message(Flow):
     """One transfer. ``done`` is called when the target has it, ``left`` when its last byte is over the links."""
 
-    __slots__ = ("done", "kind", "left", "moved", "route", "sent", "start", "worker")
+    __slots__ = ("alarm", "done", "kind", "left", "moved", "route", "sent", "start", "worker")
 
     def __init__(
         self, worker: int, kind: int, route: Route, size: float, now: float, done: Callable[[], Any], left: Any
@@ -33,6 +33,11 @@ class Message(Flow):
         self.worker, self.kind, self.route, self.done, self.left, self.start = worker, kind, route, done, left, now
         self.moved = 0.0  # bytes over the links so far, where something looks
         self.sent = False  # whether its bytes are on the links, or were
+        self.alarm: Turn | None = None  # when something happens to it next
+
+    def later(self, env: simpy.Environment, seconds: float, what: Callable[[], Any]) -> None:
+        """Something happens to it so many seconds from now."""
+        self.alarm = call(env, seconds, self.worker, what)
 
 
 class Carrier(Protocol):
@@ -87,9 +92,9 @@ class Transfers:
         self._under_way[message] = None
         begin = functools.partial(hold or self.begin, message)
         if max(size, as_large_as) <= self._eager:
-            call(self.env, route.latency, worker, begin)
+            message.later(self.env, route.latency, begin)
         else:
-            call(self.env, route.latency, worker, lambda: self._announced(message, ready, begin))
+            message.later(self.env, route.latency, lambda: self._announced(message, ready, begin))
         return message
 
     def lead(self, source: int, target: int, size: float) -> float:
@@ -102,7 +107,7 @@ class Transfers:
 
         def answer(_: object = None) -> None:
             self._held.pop(message, None)
-            call(self.env, 2 * message.route.latency, message.worker, begin)
+            message.later(self.env, 2 * message.route.latency, begin)
 
         if ready is None or ready.callbacks is None:
             answer()
@@ -137,7 +142,7 @@ class Transfers:
             return
         now = self.env.now
         self._free[host] = free = max(now, self._free.get(host, 0.0)) + message.size / copies
-        call(self.env, free - now, message.worker, lambda: self._end(message))
+        message.later(self.env, free - now, lambda: self._end(message))
 
     def _end(self, message: Message) -> None:
         if message in self._under_way:
@@ -149,6 +154,7 @@ class Transfers:
         if message in self._under_way:
             self._look(message)
             self._write(message, self.env.now)
+            bury(self.env, [message.alarm])
             if message.sent and message.moved < message.size:
                 self.carrier.drop(message)
 
@@ -177,7 +183,7 @@ class Alone:
     def carry(self, message: Message) -> None:
         env = self._transfers.env
         self._begun[message] = env.now
-        call(env, message.size / narrowest(message.path), message.worker, lambda: self._over(message))
+        message.later(env, message.size / narrowest(message.path), lambda: self._over(message))
 
     def _over(self, message: Message) -> None:
         if self._begun.pop(message, None) is not None:
@@ -219,9 +225,9 @@ class InOrder:
         last = k + 1 == len(message.path)
         self._begun[message] = (begins, over) if last else None
         if last:
-            call(env, over - env.now, message.worker, lambda: self._over(message))
+            message.later(env, over - env.now, lambda: self._over(message))
         elif begins > env.now:
-            call(env, begins - env.now, message.worker, lambda: self._hop(message, k + 1, over))
+            message.later(env, begins - env.now, lambda: self._hop(message, k + 1, over))
         else:
             self._hop(message, k + 1, over)
 
@@ -235,8 +241,8 @@ class InOrder:
         if when is None:
             return 0.0
         begins, over = when
-        share = (self._transfers.env.now - begins) / (over - begins)
-        return message.size * min(max(share, 0.0), 1.0)
+        now = self._transfers.env.now
+        return message.size * (min(max((now - begins) / (over - begins), 0.0), 1.0) if over > begins else now >= over)
 
     def drop(self, message: Message) -> None:
         del self._begun[message]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 import simpy
+
+MANY = 2000  # events in the queue, before it is worth looking for dead ones
 
 
 class Turn(simpy.Event):
@@ -19,7 +22,7 @@ class Turn(simpy.Event):
 
     def __init__(self, env: simpy.Environment, seconds: float | None, worker: int):
         super().__init__(env)
-        self._worker = worker
+        self._worker, self.dead = worker, False
         if seconds is not None:  # as in start, which would be one more call for each gradient
             self._ok = True
             self._value = None
@@ -32,11 +35,24 @@ class Turn(simpy.Event):
         self.env.schedule(self, 2 + self._worker, seconds)  # type: ignore[arg-type]
 
 
-def call(env: simpy.Environment, seconds: float, worker: int, what: Callable[[], Any]) -> None:
+def call(env: simpy.Environment, seconds: float, worker: int, what: Callable[[], Any]) -> Turn:
     """Do something so many seconds from now, at the worker's turn."""
     turn = Turn(env, seconds, worker)
     assert turn.callbacks is not None
     turn.callbacks.append(lambda _: what())
+    return turn
+
+
+def bury(env: simpy.Environment, turns: Iterable[simpy.Event | None]) -> None:
+    """Nobody waits for these turns any more: they may leave the queue, where they would stay until their time."""
+    for turn in turns:
+        if isinstance(turn, Turn):
+            turn.dead = True
+    queue = env._queue
+    if len(queue) > getattr(env, "_sweep_at", MANY):
+        queue[:] = [entry for entry in queue if not getattr(entry[-1], "dead", False)]
+        heapq.heapify(queue)
+        env._sweep_at = 2 * len(queue) + MANY  # type: ignore[attr-defined]
 
 
 class Lock:

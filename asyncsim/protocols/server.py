@@ -62,27 +62,46 @@ class StaleSynchronous(Protocol):
 
     def start(self, sim: Simulation) -> None:
         updates = Updates(sim, 1)
-        done = [0] * sim.num_workers
+        done, front = [0] * sim.num_workers, _Front(sim.num_workers)
         moved = Gate(sim.env)  # opens when the slowest has done one more
 
         def missing(i: int) -> str:
-            return f"all to have done {done[i] - self.slack} iterations; worker {done.index(min(done))} has not"
+            return f"all to have done {done[i] - self.slack} iterations; worker {done.index(front.slowest)} has not"
 
         def worker(i: int) -> Process:
             read, new = sim.log.read(i), False
             while True:
                 yield from sim.gradient(i, receive=new)
                 yield from updates.take(i, read)
-                slowest = min(done)
                 done[i] += 1
-                if min(done) > slowest:
+                if front.move(done[i]):
                     moved.open()
-                while done[i] > min(done) + self.slack:
+                while done[i] > front.slowest + self.slack:
                     yield from sim.wait(i, moved.event(i), functools.partial(missing, i))
                 read, new = sim.log.read(i), True
 
         for i in range(sim.num_workers):
             sim.env.process(worker(i))
+
+
+class _Front:
+    """How many iterations the slowest has done, without looking at everybody each time."""
+
+    def __init__(self, num_workers: int):
+        self.slowest = 0
+        self._at = {0: num_workers}  # how many workers have done so many
+
+    def move(self, done: int) -> bool:
+        """A worker has done one more, ``done`` in all; whether the slowest has moved."""
+        self._at[done] = self._at.get(done, 0) + 1
+        self._at[done - 1] -= 1
+        if self._at[done - 1]:
+            return False
+        del self._at[done - 1]
+        if done - 1 > self.slowest:
+            return False
+        self.slowest = done
+        return True
 
 
 @register("ringmaster")

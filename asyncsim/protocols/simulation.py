@@ -13,7 +13,7 @@ from asyncsim.cluster.cluster import Cluster
 from asyncsim.cluster.step_times import Place
 from asyncsim.network.outbox import Outbox
 from asyncsim.network.transfers import Message, Transfers
-from asyncsim.network.turns import Lock, Turn, call
+from asyncsim.network.turns import Lock, Turn, bury, call
 from asyncsim.recorder import Recorder
 from asyncsim.streams import Purpose, generator
 from asyncsim.vocabulary import BETWEEN, COMPUTE, DOWN, RECEIVE, SEND, UP, WAIT
@@ -118,9 +118,10 @@ class Simulation:
             call(self.env, 0.0, self.num_workers + 1, functools.partial(self._stopped, stages))
 
     def _stopped(self, stages: list[tuple[int, int]]) -> None:
-        for worker, stage in stages:
-            if self._stage[worker] == stage:  # still at that gradient
-                self._process[worker].interrupt()
+        still = [self._process[worker] for worker, stage in stages if self._stage[worker] == stage]
+        bury(self.env, [process.target for process in still])
+        for process in still:
+            process.interrupt()
 
     # ---------------------------------------------------------------- the server
 
@@ -236,8 +237,7 @@ class Simulation:
         coming = {piece: simpy.Event(self.env) for piece in pieces}
         ways = [(shard, worker) for shard in self._shards]
         box = self._outbox(worker, DOWN, ways, lambda piece: coming[piece].succeed())
-        for piece in pieces:
-            box.put(piece)
+        box.put_all([(0.0, piece) for piece in pieces])
         self._replies[worker] = coming
         self.log.enter(worker, RECEIVE)
         yield coming[pieces[0]]
@@ -263,9 +263,7 @@ class Simulation:
                 whole.start()
 
         box = self._outbox(worker, UP, [(worker, shard) for shard in self._shards], arrived)
-        for piece in pieces:
-            after = max(piece.ready * seconds - forward, 0.0)
-            call(self.env, after, worker, functools.partial(box.put, piece))
+        box.put_all([(max(piece.ready * seconds - forward, 0.0), piece) for piece in pieces])
         yield Turn(self.env, seconds - forward, worker)
         self.log.enter(worker, SEND)
         yield whole

@@ -93,12 +93,7 @@ def replay(
     expect(every, Every, "every")
     sampling = Sampling() if sampling is None else sampling
     expect(sampling, Sampling, "sampling")
-    for name, given in (("statistics", statistics), ("engine", engine), ("precision", precision)):
-        if given not in CHOICES[name]:
-            *others, last = map(repr, CHOICES[name])
-            raise InputError(
-                f"expected {', '.join(others)} or {last}, got {given!r}{nearest(given, CHOICES[name])}", name
-            )
+    check_choices(statistics=statistics, engine=engine, precision=precision)
     if target is not None:
         expect(target, Target, "target")
     cuts = every.cuts(trace, problem.num_samples)
@@ -133,6 +128,16 @@ def replay(
     plain = {"seed": seed, "statistics": statistics, "engine": engine, "precision": precision}
     plain["batch_size"] = trace.batch_size
     return dataclasses.replace(run, settings={**{k: in_words(v) for k, v in tables.items() if v is not None}, **plain})
+
+
+def check_choices(**given: object) -> None:
+    """Raise InputError unless each is one of its ``CHOICES``."""
+    for name, value in given.items():
+        if value not in CHOICES[name]:
+            *others, last = map(repr, CHOICES[name])
+            raise InputError(
+                f"expected {', '.join(others)} or {last}, got {value!r}{nearest(value, CHOICES[name])}", name
+            )
 
 
 def described(algorithm: Algorithm) -> str:
