@@ -1,5 +1,6 @@
 """The ways to wait for a parameter server, against closed forms and their own definitions."""
 
+import heapq
 import math
 
 import numpy as np
@@ -197,6 +198,78 @@ def test_ssp_keeps_its_slack(means, slack, latency, seed):
     trace = record(cluster, StaleSynchronous(slack), stop=Stop(updates=200), seed=seed)
     slack_is_kept(trace, slack)
     nothing_is_lost(trace)
+
+
+def by_heap(cluster, protocol, size, seed, gradients):
+    """Arrivals (time, worker, staleness, accepted) from the definitions alone: a heap, each message as if alone."""
+    n, server = cluster.num_workers, cluster.servers.host
+    hosts = [group.host for group in cluster.workers for _ in range(group.count)]
+    latency = [host.latency + cluster.latency + server.latency for host in hosts]
+    up = [a + size / min(host.sends, server.receives) for a, host in zip(latency, hosts, strict=True)]
+    down = [a + size / min(server.sends, host.receives) for a, host in zip(latency, hosts, strict=True)]
+    steps = [cluster.step_times(i, seed) for i in range(n)]
+    quorum, slack = protocol.size(n), getattr(protocol, "slack", None)
+    version, arrived, queue, out = 0, 0, [], []
+    read, begun, done, waiting = [0] * n, [0] * n, [0] * n, set()
+
+    def begin(i, now, receive=True):
+        read[i], begun[i] = version, begun[i] + 1
+        heapq.heappush(queue, (now + down[i] * receive + next(steps[i]) + up[i], i, begun[i]))
+
+    for i in range(n):
+        begin(i, 0.0, receive=False)
+    while len(out) < gradients:
+        now, i, number = heapq.heappop(queue)
+        if number != begun[i]:
+            continue  # it was stopped
+        fits = version == read[i] or not getattr(protocol, "fresh", False)
+        out.append((now, i, version - read[i], fits))
+        if not fits:
+            begin(i, now)
+            continue
+        waiting.add(i)
+        done[i] += 1
+        arrived += 1
+        if arrived == quorum:
+            version, arrived = version + 1, 0
+            goes = range(n) if getattr(protocol, "stops", False) else sorted(waiting)
+            for j in [j for j in goes if slack is None or done[j] <= min(done) + slack]:
+                begin(j, now)
+                waiting.discard(j)
+    return out
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    groups=st.lists(
+        st.builds(
+            Workers,
+            st.sampled_from([Exponential(0.5), Gamma(0.3, 0.6), ShiftedExponential(0.1, 0.3)]),
+            st.integers(1, 3),
+            st.builds(Host, bandwidth=st.sampled_from([None, 3e5, 2e6]), latency=st.sampled_from([0.0, 0.03])),
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+    server=st.builds(Host, bandwidth=st.sampled_from([None, 1e6]), latency=st.sampled_from([0.0, 0.01])),
+    latency=st.sampled_from([0.0, 0.15]),
+    size=st.sampled_from([1, 200_000]),
+    k=st.integers(1, 4),
+    seed=st.integers(0, 10_000),
+)
+def test_protocols_against_their_definitions(groups, server, latency, size, k, seed):
+    """Event for event against a heap: asynchronous, synchronous, SSP, K-sync, K-async, backup workers."""
+    cluster = Cluster(tuple(groups), latency, servers=Servers(host=server), sharing="none")
+    k = min(k, cluster.num_workers)
+    backup = BackupWorkers(cluster.num_workers - k)
+    for protocol in (Asynchronous(), Synchronous(), StaleSynchronous(k - 1), KSync(k), KAsync(k), backup):
+        trace = record(cluster, protocol, Workload(tensor_bytes=(size,)), stop=Stop(updates=40), seed=seed)
+        rows = trace.gradients
+        expected = by_heap(cluster, protocol, size, seed, len(rows))
+        times, *rest = (np.array(column) for column in zip(*expected, strict=True))
+        assert trace.time[rows] == pytest.approx(times, rel=1e-9)
+        for ours, theirs in zip((trace.worker, trace.staleness, trace.accepted), rest, strict=True):
+            assert np.array_equal(ours[rows], theirs), protocol
 
 
 BIG = Workload(tensor_bytes=(100_000, 2_000_000, 30_000))

@@ -77,15 +77,18 @@ class Simulation:
         messages: list[Message] = []
         try:
             if self._pieces is None:
+                seconds = self._seconds[worker]()  # one for each gradient that is begun, as there is one mini-batch
                 if receive:
                     yield from self._send(worker, DOWN, messages)
                 self.log.enter(worker, COMPUTE)
-                yield Turn(self.env, self._seconds[worker](), worker)
+                yield Turn(self.env, seconds, worker)
                 yield from self._send(worker, UP, messages)
             else:
+                times, delays = self._parts[worker]
+                seconds, late = next(times), 0.0 if delays is None else next(delays)
                 if receive:
                     yield from self._receive(worker, self._pieces, messages)
-                yield from self._in_pieces(worker, self._pieces)
+                yield from self._in_pieces(worker, self._pieces, seconds, late)
         except simpy.Interrupt:
             self._give_up(worker, messages)
             return False
@@ -242,14 +245,12 @@ class Simulation:
         self.log.enter(worker, RECEIVE)
         yield coming[pieces[0]]
 
-    def _in_pieces(self, worker: int, pieces: list[Piece]) -> Process:
+    def _in_pieces(self, worker: int, pieces: list[Piece], seconds: float, late: float) -> Process:
         """One gradient whose pieces are sent while the rest is computed, and which begins with what has come back."""
-        times, late = self._parts[worker]
-        seconds = next(times)
         forward = self._buckets.forward * seconds  # type: ignore[attr-defined]
         self.log.enter(worker, COMPUTE)
-        if late is not None:
-            yield Turn(self.env, next(late), worker)
+        if late:
+            yield Turn(self.env, late, worker)
         if worker in self._replies:
             yield from self._forward(worker, forward)
         else:
