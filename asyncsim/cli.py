@@ -141,6 +141,8 @@ def sweep(
 def trace(scenario: ScenarioFile, overrides: Overrides = (), plugin: Plugins = (), out: Folder = "") -> None:
     """Run the timing of a scenario alone: throughput, staleness and how the workers spend their time.
 
+    Where values steer a protocol (gaia), the learning has to go along.
+
     Example: asyncsim trace scenarios/quickstart.toml --set cluster.latency=0.05
 
     Args:
@@ -193,7 +195,9 @@ def list_(what: Annotated[str, tyro.conf.Positional] = "all", plugin: Plugins = 
     elif what in TABLES:
         print(describe_table(what))
     else:
-        found = [cls for family in FAMILIES.values() for name, cls in family.members.items() if name == what]
+        found = [
+            cls for family in FAMILIES.values() for name, cls in family.members.items() if what in (name, cls.__name__)
+        ]
         names = ["all", *TABLES, *FAMILIES, *(name for family in FAMILIES.values() for name in family.members)]
         if not found:
             raise InputError(f"nothing is called {what!r}; there are: {', '.join(names)}{nearest(what, names)}")

@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 from typing import Any
 
+from asyncsim import __all__ as public
 from asyncsim.algorithms import Algorithm
 from asyncsim.cluster import Buckets, Cluster, Delay, Host, Servers, StepTime, Topology, Workers
 from asyncsim.data import DataSet, Partition, Sampling
@@ -38,11 +39,12 @@ def describe(cls: Any, full: bool = False) -> str:
         # a method without a protocol of its own replays on traces written by hand
         alone = issubclass(cls, Algorithm) and getattr(cls, "protocol", None) is None
         return summary_line(cls) + (" (on traces by hand)" if alone else "")
+    python = cls.__name__ if cls.__name__ in public else f"{cls.__module__}.{cls.__name__}"
     kind = f" for traces of kind {cls.kind}" if hasattr(cls, "kind") else ""
     normal = f", normally on the protocol {cls.protocol}" if getattr(cls, "protocol", None) else ""
     made_of = [base for base in cls.__mro__[1:] if dataclasses.is_dataclass(base) and base.__doc__]
     parts = [
-        f"{cls.name}: {a(cls.family)}{kind}{normal}; in Python {cls.__name__}",
+        f"{cls.name}: {a(cls.family)}{kind}{normal}; in Python {python}",
         inspect.cleandoc(cls.__doc__ or ""),
         "Made of what follows; where they differ, what is said above holds." if made_of else "",
         *(f"{getattr(base, '__name__', base)}: {inspect.cleandoc(base.__doc__ or '')}" for base in made_of),

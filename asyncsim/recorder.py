@@ -88,6 +88,7 @@ class Recorder:
         self.max_updates, self.max_gradients, self._on_full = max_updates, max_gradients, on_full
         # one flat list: a list of tuples, taken apart at the end, is three times slower
         self._rows: list[float] = []
+        self._kept = [np.zeros(0)] * 8  # those rows that are columns of arrays already
         self._spans: list[float] = []
         self._transfers: list[float] = []
         # a message: when it was sent, and had arrived or was given up (infinite: neither); UP, DOWN or BETWEEN; whose
@@ -189,9 +190,12 @@ class Recorder:
         """What each worker entered last."""
         return {int(w): int(k) for w, k in zip(self._spans[1::3], self._spans[2::3], strict=True)}
 
-    def trace(self, end: float | None = None) -> Trace:
-        """The checked trace of all rows so far; the run ends at ``end`` seconds, by default now."""
-        time, verb, worker, source, keep, take, accepted, closes = _columns(self._rows, 8, whole=(1, 2, 3))
+    def trace(self, end: float | None = None, *, rows_only: bool = False) -> Trace:
+        """The checked trace of all rows so far; the run ends at ``end`` seconds, by default now. ``rows_only``: without
+        spans and transfers, for one who asks again and again."""
+        new = _columns(self._rows[8 * len(self._kept[0]) :], 8, whole=(1, 2, 3))
+        self._kept = [np.concatenate(pair) for pair in zip(self._kept, new, strict=True)]
+        time, verb, worker, source, keep, take, accepted, closes = self._kept
         sizes = np.zeros(self._count + 1, np.int64)
         members: list[int] = []
         shares: list[float] = []
@@ -199,8 +203,9 @@ class Recorder:
             sizes[row + 1] = len(messages)
             members.extend(messages)
             shares.extend(weights)
-        span_time, span_worker, span_kind = _columns(self._spans, 3, whole=(1, 2))
-        transfers = _columns(self._transfers, 8, whole=(2, 3, 4, 5))
+        spans, sent = ([], []) if rows_only else (self._spans, self._transfers)
+        span_time, span_worker, span_kind = _columns(spans, 3, whole=(1, 2))
+        transfers = _columns(sent, 8, whole=(2, 3, 4, 5))
         transfers = [c.astype(kind) for c, kind in zip(transfers, TRANSFER_TYPES, strict=True)]
         (member,) = _columns(members, 1, whole=(0,))
         (share,) = _columns(shares, 1)

@@ -172,9 +172,9 @@ class Recording:
         live[trace.in_flight] = True
         return live
 
-    def trace(self) -> Trace:
+    def trace(self, rows_only: bool = False) -> Trace:
         """All so far; at the end, without the hair that was added to the limit of seconds."""
-        return self._log.trace(min(float(self._env.now), self._seconds))
+        return self._log.trace(min(float(self._env.now), self._seconds), rows_only=rows_only)
 
 
 def _limits(

@@ -43,6 +43,7 @@ TITLES = {  # in this order: what a summary calls it, and what a table does
     "wait_share": "waiting",
     "apply_share": "at the server",
     "bytes_sent": "sent",
+    "undelivered": "undelivered messages",
     "server_buffers": "buffers on the server",
     "server_bytes": "state on the server",
     "worker_buffers": "buffers on a worker",
@@ -53,7 +54,8 @@ TITLES = {  # in this order: what a summary calls it, and what a table does
 BRIEF = [
     *("seconds", "updates", "learning_rate", "dropped", "cancelled", "throughput", "staleness_mean", "staleness_max"),
     *("gap", "normalised_gap", "momentum_norm", "momentum_cosine", "server_buffers", "server_bytes"),
-    *("loss", "accuracy", "spread", "compute_share", "wait_share", "time_to_target", "ended"),
+    *("loss", "accuracy", "spread", "undelivered"),
+    *("compute_share", "send_share", "receive_share", "apply_share", "wait_share", "time_to_target", "ended"),
 ]
 
 
@@ -88,8 +90,9 @@ def comparison(runs: Summarised | Iterable[Summarised], *, target: str = "") -> 
         if not hasattr(run, "summary") or not hasattr(run, "label"):
             raise InputError(f"expected runs, got {run!r}", "runs")
     titles = {**{k: TITLES[k] for k in BRIEF}, **({"time_to_target": f"time to {target}"} if target else {})}
-    for name in ("dropped", "cancelled"):  # only where there are some
-        if not any(run.summary.get(name) for run in chosen):
+    # only where there are some
+    for name in ("dropped", "cancelled", "undelivered", "send_share", "receive_share", "apply_share"):
+        if not any(run.summary.get(name, 0) >= 0.0005 for run in chosen):  # shares are shown to a tenth of a percent
             del titles[name]
     return side_by_side([run.label for run in chosen], [run.summary for run in chosen], titles)
 

@@ -63,7 +63,7 @@ def steer(
         engine = None
         while (question := recording.go_on()) is not None:
             worker, answer = question
-            trace = recording.trace()
+            trace = recording.trace(rows_only=True)
             factor = schedule.factor(trace.clock / problem.num_samples)
             uses = (trace.verb == STEP) | (trace.verb == APPLY) | (trace.verb == CANCEL)
             mine = trace.worker == worker

@@ -296,6 +296,8 @@ class Trace:
                 out[f"{kind}_share"] = float(np.sum(spans["end"][mine] - spans["start"][mine])) / total
         if len(self.transfer_start):
             out["bytes_sent"] = int(self.transfer_moved.sum())
+            if self.kind == "peers":
+                out["undelivered"] = int(np.sum(~np.isfinite(self.transfer_end)))
         elif self.kind == "server":  # by hand: a reply is each read but a worker's first, of what all start with
             reads = self.worker[self.verb == READ]
             sent = np.sum(self.verb == APPLY) * self.costs.upload

@@ -506,7 +506,7 @@ def test_who_waits_for_whom_is_said(make_cluster):
                 sim.env.process(worker(i))
 
     with pytest.raises(Deadlock, match=r"at 1.0 s .*worker 0 waits for the key that worker 1 has, worker 1 waits for"):
-        record(make_cluster(Constant(1.0), 2), Forgets(), stop=Stop(updates=1))
+        record(make_cluster(Constant(1.0), 2), Forgets(0), stop=Stop(updates=1))
 
 
 def test_a_barrier_that_one_never_reaches_is_said(make_cluster):

@@ -14,12 +14,13 @@ from asyncsim.errors import InputError
 from asyncsim.naming import trace_name
 from asyncsim.problems import MLP, Quadratic
 from asyncsim.protocols import Asynchronous, Protocol, SignificantUpdates
-from asyncsim.recording import Stop, record
+from asyncsim.recording import Recording, Stop, record
 from asyncsim.scenario import Scenario, run
 from asyncsim.schedules import Schedule
 from asyncsim.steering import steer
 from asyncsim.testing import check_protocol
-from asyncsim.vocabulary import MERGE, PUBLISH, STEP
+from asyncsim.vocabulary import MERGE, PUBLISH, READ, STEP
+from asyncsim.workload import Workload
 
 STOP = {"stop": Stop(updates=3)}
 SECONDS, LATENCY, BANDWIDTH, RATE = (1.0, 1.3, 0.7), 0.45, 50.0, 0.1
@@ -271,9 +272,23 @@ def test_the_name_of_a_steered_trace_has_all_that_steers_it():
     assert len({trace_name(s) for s in scenarios}) == 2
 
 
-def test_messages_that_all_have_taken_are_let_go():
-    from asyncsim.recording import Recording
+def test_a_slow_network_is_not_flooded():
+    """Everything is significant, and a message takes an hour: a site has two under way, and keeps the rest."""
+    cluster = Cluster((Workers(Constant(1.0), 3, Host(bandwidth=1.0)),))
+    recording = Recording(
+        cluster, SignificantUpdates(under_way=2), Workload(tensor_bytes=(3600,)), stop=Stop(updates=200)
+    )
+    asked = 0
+    while (question := recording.go_on()) is not None:
+        asked += 1
+        question[1].succeed(1.0)
+    trace = recording.trace()
+    assert asked == np.sum(trace.verb == PUBLISH) == 2 * 3
+    assert np.sum(recording.live(trace) & (trace.verb != READ)) == 2 * 3  # the mixes alone
+    assert trace.summary()["undelivered"] == 2 * 3 * 2
 
+
+def test_messages_that_all_have_taken_are_let_go():
     problem = Quadratic(eigenvalues=EIGENVALUES)
     recording = Recording(sites(), SignificantUpdates(), problem.workload(1), stop=Stop(updates=50))
     while (question := recording.go_on()) is not None:

@@ -51,7 +51,7 @@ class Flat(Topology):
 @register("racks")
 @checked
 class Racks(Topology):
-    """Racks of ``hosts`` each, filled in order; what leaves or enters one shares its uplink.
+    """Racks of ``hosts`` each, filled in order, the server's hosts last; what leaves or enters one shares its uplink.
 
     The uplink carries, each way, ``bandwidth`` bytes per second, or else what the rack's NICs send (or receive) in all,
     over ``oversubscription``; then all of them have a bandwidth, or none of them. ``latency``: seconds that each
@@ -92,7 +92,7 @@ class Racks(Topology):
 
 @checked
 class SiteLink:
-    """A full-duplex link between two sites, by number: bytes per second each way, and seconds one way."""
+    """A full-duplex link between sites ``a`` and ``b``, by number: bytes per second each way, and seconds one way."""
 
     a: Annotated[int, Meta(ge=0)]
     b: Annotated[int, Meta(ge=0)]
@@ -105,8 +105,9 @@ class SiteLink:
 class Sites(Topology):
     """Data centres, joined by links: ``hosts`` says how many hosts stand at each, ``links`` what joins them.
 
-    Those of the server come last, and may be left out between peers. A message between sites takes the way of the least
-    latency (of equal ones, that over the fewest links). Every site must be reachable from every other.
+    A link has ``a`` and ``b``, two sites by number, ``bandwidth`` in bytes per second each way, and ``latency`` in
+    seconds one way. The server's hosts come last, and may be left out between peers. A message between sites takes the
+    way of the least latency (of equal ones, that over the fewest links). Every site must be reachable from every other.
     """
 
     hosts: tuple[Count, ...]

@@ -58,7 +58,7 @@ class StaleSynchronous(Protocol):
     """
 
     kind: ClassVar[str] = "server"
-    slack: Annotated[int, Meta(ge=0, le=10**9)] = 0
+    slack: Annotated[int, Meta(ge=0, le=10**9)]
 
     def start(self, sim: Simulation) -> None:
         updates = Updates(sim, 1)
