@@ -1,6 +1,6 @@
 """Can slow and stale gradients win the race? Error against simulated time for those who wait for K of N workers.
 
-    python scenarios/error_runtime.py            # about a quarter of an hour on two cores; interrupted, it goes on
+    python scenarios/error_runtime.py            # about 20 minutes on two cores; interrupted, it goes on
     python scenarios/error_runtime.py --quick
 
 The trade-off of Dutta, Joshi, Ghosh, Dube and Nagpurkar (Slow and stale gradients can win the race, AISTATS 2018):
