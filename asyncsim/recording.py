@@ -15,7 +15,7 @@ from asyncsim.recorder import Recorder
 from asyncsim.records import Count, Positive, checked
 from asyncsim.streams import check_seed
 from asyncsim.trace import Trace
-from asyncsim.vocabulary import MIX, PUBLISH, READ, ROUNDING, SPANS
+from asyncsim.vocabulary import MIX, PUBLISH, ROUNDING, SPANS
 from asyncsim.workload import Costs, Workload
 
 MAX_GRADIENTS = 2e8
@@ -165,11 +165,7 @@ class Recording:
         """(R,) of the trace so far, the rows that later ones may still name."""
         live = (trace.verb == PUBLISH) | (trace.verb == MIX)
         live[list(self._log.released)] = False
-        reads = np.flatnonzero(trace.verb == READ)
-        latest = np.full(trace.num_workers, -1)
-        latest[trace.worker[reads]] = reads  # the last assignment wins
-        live[latest[latest >= 0]] = True
-        live[trace.in_flight] = True
+        live[trace.latest_reads] = True
         return live
 
     def trace(self, rows_only: bool = False) -> Trace:

@@ -223,12 +223,17 @@ class Trace:
         return np.cumsum(self.counted) * self.batch_size
 
     @property
-    def in_flight(self) -> np.ndarray:
-        """The reads whose gradient is still under way at the end: each worker's last read, if nothing used it."""
+    def latest_reads(self) -> np.ndarray:
+        """Of each worker that has read, the row of its last read."""
         reads = np.flatnonzero(self.verb == READ)
         last = np.full(self.num_workers, -1)
         last[self.worker[reads]] = reads  # the last assignment wins
-        last = last[last >= 0]
+        return last[last >= 0]
+
+    @property
+    def in_flight(self) -> np.ndarray:
+        """The reads whose gradient is still under way at the end: each worker's last read, if nothing used it."""
+        last = self.latest_reads
         used = self.source[(self.verb == STEP) | (self.verb == APPLY) | (self.verb == CANCEL)]
         return last[~np.isin(last, used)]
 

@@ -853,3 +853,25 @@ def test_too_much_is_refused_at_once():
     # a message takes 2 s, so that steps of 1 ns are but a few
     fast = Cluster((Workers(Constant(1e-9), 1, Host(latency=1.0)),))
     assert len(record(fast, Asynchronous(), stop=Stop(seconds=10.0)).gradients) == 5
+
+
+@pytest.mark.parametrize(
+    ("buckets", "sent"),
+    [
+        (PyTorchDDP(bucket_bytes=1, first_bucket_bytes=1), 20),
+        (P3(slice_bytes=1), 22),
+        (Horovod(cycle=0.01), 20),
+    ],
+    ids=lambda value: getattr(value, "name", str(value)),
+)
+def test_a_stopped_worker_sends_no_more_pieces(buckets, sent):
+    """A step of 1.2 s is stopped after 1 s: of 30 bytes, ready backwards from .4 s on, the rest never sets out."""
+    cluster = Cluster((Workers(Constant(1.0)), Workers(Constant(1.2))), buckets=buckets)
+    trace = record(cluster, KSync(1), Workload(tensor_bytes=[10, 10, 10]), stop=Stop(updates=4))
+    table = trace.transfers
+    mine = (table["worker"] == 1) & (table["kind"] == "up")
+    stops = trace.time[trace.cancels]
+    assert stops == pytest.approx([1, 2, 3], abs=0.02)
+    for begun, end in itertools.pairwise([0.0, *stops]):
+        assert np.sum(table["bytes"][mine & (table["start"] > begun) & (table["start"] <= end)]) == pytest.approx(sent)
+    assert np.all(np.isfinite(table["end"][mine & (table["start"] < stops[-1])]))

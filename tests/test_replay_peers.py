@@ -245,17 +245,19 @@ def test_doubly_stochastic_mixing_keeps_the_mean():
     assert runs[2].params["x"] == pytest.approx(runs[0].params["x"], abs=1e-15)
 
 
-def rounds_of_mixing(n, rounds, weights):
-    """Each round: everybody one gradient, then everybody merges a mix of all messages; weights[i, j]: i's of j's."""
+def rounds_of_mixing(n, rounds, *mixings):
+    """Each round: everybody one gradient, then, for each mixing, everybody merges a mix of all messages; mixing[i, j]:
+    the weight that i gives to j's."""
     log = Recorder(n, "peers")
     log.workload = Workload(batch_size=4)
     for k in range(rounds):
         log.now = float(k + 1)
         for i in range(n):
             log.step(i, log.read(i))
-        messages = [log.publish(i, keep=0.0) for i in range(n)]
-        for i in range(n):
-            log.merge(i, log.mix(messages, list(weights[i])))
+        for mixing in mixings:
+            messages = [log.publish(i, keep=0.0) for i in range(n)]
+            for i in range(n):
+                log.merge(i, log.mix(messages, list(mixing[i])))
     return log.trace()
 
 
@@ -299,16 +301,6 @@ def test_wagma_in_one_group_with_nobody_late_is_model_averaging():
         for i in range(n):
             mixing[i, [i, i ^ bit]] = 0.5
         pairs.append(mixing)
-    log = Recorder(n, "peers")
-    log.workload = Workload(batch_size=4)
-    for k in range(rounds):
-        log.now = float(k + 1)
-        for i in range(n):
-            log.step(i, log.read(i))
-        for mixing in pairs:
-            messages = [log.publish(i) for i in range(n)]
-            for i in range(n):
-                log.merge(i, log.mix(messages, list(mixing[i])))
     everybody = rounds_of_mixing(n, rounds, np.full((n, n), 1 / n))
-    pair = trained(log.trace(), Averaging(0.1, 0.9)), trained(everybody, Averaging(0.1, 0.9))
+    pair = trained(rounds_of_mixing(n, rounds, *pairs), Averaging(0.1, 0.9)), trained(everybody, Averaging(0.1, 0.9))
     assert all(np.abs(a - b).max() < 1e-12 for a, b in zip(*pair, strict=True))

@@ -35,6 +35,7 @@ class Buckets(Family):
     """
 
     family = "way to cut gradients into buckets"
+    forward: float = 0.0
     fuses = False  # what is ready is sent in one message, up to bucket_bytes
     by_priority = False  # what the next forward pass needs first goes first, both ways
     cycle = 0.0  # seconds: where it fuses, what is ready is looked at only so often

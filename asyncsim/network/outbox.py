@@ -11,7 +11,7 @@ from typing import Any
 
 from asyncsim.cluster.buckets import Buckets, Piece
 from asyncsim.network.transfers import Message, Transfers
-from asyncsim.network.turns import Turn, bury, call
+from asyncsim.network.turns import Turn, bury, call, countdown
 from asyncsim.vocabulary import ROUNDING
 
 
@@ -54,7 +54,7 @@ class Outbox:
 
         def go_on(piece: Piece | None = None) -> None:
             # one at a time in the queue of events: what is given up leaves little there
-            while piece is not None:
+            while piece is not None and not self._closed:
                 self._put(piece)
                 after, piece = next(coming, (0.0, None))
                 if piece is not None and begun + after > env.now:
@@ -71,15 +71,7 @@ class Outbox:
         if self._buckets.fuses:
             self._push(entry)
             return
-        announced = 0
-
-        def hold(_: Message) -> None:
-            nonlocal announced
-            announced += 1
-            if announced == len(self._ways):
-                self._push(entry)
-
-        entry[3].extend(self._send([piece], hold))
+        entry[3].extend(self._send([piece], countdown(len(self._ways), lambda: self._push(entry))))
 
     def drop(self) -> None:
         """Give up what has not arrived."""
@@ -125,22 +117,16 @@ class Outbox:
 
     def _send(self, pieces: list[Piece], hold: Callable[[Message], Any] | None = None) -> list[Message]:
         """One message to or from each shard; what was sent is one piece, or several."""
-        coming = leaving = len(self._ways)
 
-        def left() -> None:
-            nonlocal leaving
-            leaving -= 1
-            if not leaving:
-                self._busy = False
-                self._go_on()
+        def all_left() -> None:
+            self._busy = False
+            self._go_on()
 
-        def done() -> None:
-            nonlocal coming
-            coming -= 1
-            if not coming:
-                for piece in pieces:
-                    self._arrived(piece)
+        def all_there() -> None:
+            for piece in pieces:
+                self._arrived(piece)
 
+        left, done = countdown(len(self._ways), all_left), countdown(len(self._ways), all_there)
         part = sum(piece.share for piece in pieces) * self._bytes / len(self._ways)
         more: dict[str, Any] = {"left": left, "hold": hold, "as_large_as": self._largest}
         sent = [self._transfers.send(self._worker, self._kind, *way, part, done, **more) for way in self._ways]

@@ -43,6 +43,18 @@ def call(env: simpy.Environment, seconds: float, worker: int, what: Callable[[],
     return turn
 
 
+def countdown(times: int, what: Callable[[], Any]) -> Callable[..., None]:
+    """A function that does something when it is called for the ``times``-th time, with whatever."""
+
+    def once(*_: Any) -> None:
+        nonlocal times
+        times -= 1
+        if not times:
+            what()
+
+    return once
+
+
 def bury(env: simpy.Environment, turns: Iterable[simpy.Event | None]) -> None:
     """Nobody waits for these turns any more: they may leave the queue, where they would stay until their time."""
     for turn in turns:

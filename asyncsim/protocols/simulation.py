@@ -13,7 +13,7 @@ from asyncsim.cluster.cluster import Cluster
 from asyncsim.cluster.step_times import Place
 from asyncsim.network.outbox import Outbox
 from asyncsim.network.transfers import Message, Transfers
-from asyncsim.network.turns import Lock, Turn, bury, call
+from asyncsim.network.turns import Lock, Turn, bury, call, countdown
 from asyncsim.recorder import Recorder
 from asyncsim.streams import Purpose, generator
 from asyncsim.vocabulary import BETWEEN, COMPUTE, DOWN, RECEIVE, SEND, UP, WAIT
@@ -184,14 +184,8 @@ class Simulation:
             self.log.transfer((begun, self.env.now, kind, worker, source, target, size, size))
             return
         self.log.enter(worker, SEND if kind == UP else RECEIVE)
-        whole, coming = Turn(self.env, None, worker), len(self._shards)
-
-        def done() -> None:
-            nonlocal coming
-            coming -= 1
-            if not coming:
-                whole.start()
-
+        whole = Turn(self.env, None, worker)
+        done = countdown(len(self._shards), whole.start)
         for shard in self._shards:
             way = (worker, shard) if kind == UP else (shard, worker)
             messages.append(self._transfers.send(worker, kind, *way, size / len(self._shards), done))
@@ -247,7 +241,7 @@ class Simulation:
 
     def _in_pieces(self, worker: int, pieces: list[Piece], seconds: float, late: float) -> Process:
         """One gradient whose pieces are sent while the rest is computed, and which begins with what has come back."""
-        forward = self._buckets.forward * seconds  # type: ignore[attr-defined]
+        forward = self._buckets.forward * seconds
         self.log.enter(worker, COMPUTE)
         if late:
             yield Turn(self.env, late, worker)
@@ -255,15 +249,9 @@ class Simulation:
             yield from self._forward(worker, forward)
         else:
             yield Turn(self.env, forward, worker)
-        whole, coming = Turn(self.env, None, worker), len(pieces)
-
-        def arrived(_: Piece) -> None:
-            nonlocal coming
-            coming -= 1
-            if not coming:
-                whole.start()
-
-        box = self._outbox(worker, UP, [(worker, shard) for shard in self._shards], arrived)
+        whole = Turn(self.env, None, worker)
+        ways, arrived = [(worker, shard) for shard in self._shards], countdown(len(pieces), whole.start)
+        box = self._outbox(worker, UP, ways, arrived)
         box.put_all([(max(piece.ready * seconds - forward, 0.0), piece) for piece in pieces])
         yield Turn(self.env, seconds - forward, worker)
         self.log.enter(worker, SEND)
