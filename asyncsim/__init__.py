@@ -15,6 +15,7 @@ from typing import Any
 _HOMES = {
     "asyncsim.algorithms": "ASGD SGD SGP SSGD Averaging SMEGA2 NAGASGD MultiASGD DCASGD GapAware "
     "DanaZero DanaSlim DanaDC DanaGA StalenessAware InverseDelay DelayAdaptive Rennala Ringmaster Gaia "
+    "WAGMA LocalSGD DPSGD ADPSGD OverlapSGP EagerSGD AllreduceSGD "
     "Context PeerAlgorithm ServerAlgorithm",
     "asyncsim.cluster": "Cluster Workers StepTime Constant Uniform Gamma Lognormal Exponential ShiftedExponential "
     "Pareto CVB Markov Empirical Recorded StragglerTrace read_straggler_trace GPU "
@@ -24,7 +25,8 @@ _HOMES = {
     "asyncsim.errors": "Deadlock InputError",
     "asyncsim.problems": "MLP CharTransformer ConvNet CustomProblem Logistic Quadratic ResNet",
     "asyncsim.protocols": "Asynchronous BackupWorkers KAsync KBatchAsync KBatchSync KSync NSoftsync Protocol "
-    "RennalaRounds RingmasterDelays Serial SignificantUpdates StaleSynchronous Synchronous",
+    "RennalaRounds RingmasterDelays Serial SignificantUpdates StaleSynchronous Synchronous WaitAvoidingGroups "
+    "EagerAllreduce GradientAllreduce PeriodicAveraging RingAveraging Push OverlapPush PairwiseAveraging",
     "asyncsim.recorder": "Recorder",
     "asyncsim.reports": "comparison",
     "asyncsim.recording": "Stop record",

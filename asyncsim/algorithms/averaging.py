@@ -47,3 +47,46 @@ class Averaging(Nesterov, PeerAlgorithm):
 
     def local(self, state: State, gradient: Any, context: Context) -> State:
         return self.descend(state, self.decayed(gradient, self.point(state)), context.learning_rate)[0]
+
+
+@register("wagma")
+@algorithm
+class WAGMA(Averaging):
+    """WAGMA-SGD: local momentum SGD, and averages of models in groups that wait for nobody.
+
+    Algorithm 2 of Li et al. (TPDS 32(7), 2021): W' = W + U(g); of a worker in time W = W_sum / S, of a late one
+    (W_sum + W') / (S + 1); the weights and who is late are the protocol's. In the paper a worker keeps a buffer to send
+    and one to receive, and log2 S + log2 P while it does.
+    """
+
+    protocol = "wagma"
+
+
+@register("local_sgd")
+@algorithm
+class LocalSGD(Averaging):
+    """Local SGD: some steps of one's own, then the mean of all models (Stich, ICLR 2019)."""
+
+    protocol = "local_sgd"
+
+
+@register("d_psgd")
+@algorithm
+class DPSGD(Averaging):
+    """D-PSGD: the mean with one's neighbours on a ring, then a step along the gradient at the model before it.
+
+    x_i = mean(x_(i-1), x_i, x_(i+1)) - eta v_i,  v_i = gamma v_i + g_i(x_i). Lian et al. (NeurIPS 2017).
+    """
+
+    protocol = "d_psgd"
+
+
+@register("ad_psgd")
+@algorithm
+class ADPSGD(Averaging):
+    """AD-PSGD: pairs average while gradients are computed, which are then applied to the model as it is.
+
+    x_i = x_i - eta v_i,  v_i = gamma v_i + g_i at an older x_i. Lian et al. (ICML 2018).
+    """
+
+    protocol = "ad_psgd"

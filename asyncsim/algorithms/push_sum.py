@@ -26,6 +26,8 @@ class SGP(Averaging):
     a scalar, without momentum 1.
     """
 
+    protocol = "sgp"
+
     def check(self, trace: Trace) -> None:
         return  # any weights: mass is counted along
 
@@ -46,3 +48,11 @@ class SGP(Averaging):
 
     def restart(self, mix: Message) -> State:
         return self.init(jax.tree.map(lambda x: x / mix["weight"], mix["params"]))
+
+
+@register("overlap_sgp")
+@algorithm
+class OverlapSGP(SGP):
+    """Overlap-SGP: push-sum whose messages travel while the next gradient is computed (Assran et al., ICML 2019)."""
+
+    protocol = "overlap_sgp"

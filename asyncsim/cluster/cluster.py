@@ -44,8 +44,9 @@ class Cluster:
     ``latency``: seconds that every message between two hosts pays, each way, whatever its size; the hosts and the
     topology add theirs. Then its bytes share what is on their way, the NICs and the topology's links, as ``sharing``
     says. fair: max-min fairly with all others, anew whenever one begins or ends. fifo: on each link one after another,
-    in order of arrival. none: as if it were alone (latency + bytes / bandwidth: alpha-beta). Where no host has a
-    bandwidth, there is latency alone.
+    in order of arrival. none: as if it were alone (latency + bytes / bandwidth: alpha-beta). rounds: exchanges between
+    peers in closed form, many times faster: the messages of one round of an exchange share fairly as if all of them
+    were sent at once; all other messages as if alone. Where no host has a bandwidth, there is latency alone.
 
     ``eager_limit``: a message of more bytes is announced first, and sent when the receiver has answered that it is
     ready: two more latencies, and a late receiver holds its sender (rendezvous). Left out, all are sent at once.
@@ -58,7 +59,7 @@ class Cluster:
     delays: tuple[Delay, ...] = ()
     servers: Servers = Servers()
     topology: Topology = Flat()
-    sharing: Literal["fair", "fifo", "none"] = "fair"
+    sharing: Literal["fair", "fifo", "none", "rounds"] = "fair"
     eager_limit: Annotated[float, Meta(ge=0, le=1e15)] | None = None
     buckets: Buckets = Whole()
 

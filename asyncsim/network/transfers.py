@@ -59,8 +59,9 @@ class Transfers:
     def __init__(self, env: simpy.Environment, cluster: Cluster, log: Log, kind: str = "server"):
         self.env, self.layout, self._log = env, Layout(cluster, kind), log
         self.last_turn = cluster.num_workers  # after all workers' turns at an instant
-        self._eager = float("inf") if cluster.eager_limit is None else cluster.eager_limit
+        self.eager_limit = float("inf") if cluster.eager_limit is None else cluster.eager_limit
         makers: dict[str, Callable[[Transfers], Carrier]] = {"fair": Fair, "fifo": InOrder, "none": Alone}
+        makers["rounds"] = Alone  # what is no part of an exchange
         self.carrier: Carrier = makers[cluster.sharing](self)
         self._free: dict[int, float] = {}  # by host: when its processor is done with what has arrived
         self._under_way: dict[Message, None] = {}
@@ -91,7 +92,7 @@ class Transfers:
         message = Message(worker, kind, route, size, self.env.now, done, left)
         self._under_way[message] = None
         begin = functools.partial(hold or self.begin, message)
-        if max(size, as_large_as) <= self._eager:
+        if max(size, as_large_as) <= self.eager_limit:
             message.later(self.env, route.latency, begin)
         else:
             message.later(self.env, route.latency, lambda: self._announced(message, ready, begin))
@@ -100,7 +101,7 @@ class Transfers:
     def lead(self, source: int, target: int, size: float) -> float:
         """Seconds before the first byte of a message to a receiver that is ready."""
         latency = self.layout.route(source, target).latency
-        return latency if size <= self._eager else 3 * latency
+        return latency if size <= self.eager_limit else 3 * latency
 
     def _announced(self, message: Message, ready: simpy.Event | None, begin: Callable[[], Any]) -> None:
         """The receiver knows of it: its answer, then the first byte, take a latency each."""

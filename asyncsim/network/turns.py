@@ -34,6 +34,13 @@ class Turn(simpy.Event):
         self._value = None
         self.env.schedule(self, 2 + self._worker, seconds)  # type: ignore[arg-type]
 
+    def start_at(self, time: float) -> None:
+        """Happen at this very time (now, if that is past): now + (time - now) would miss it by a hair."""
+        self._ok = True
+        self._value = None
+        env = self.env
+        heapq.heappush(env._queue, (max(time, env.now), 2 + self._worker, next(env._eid), self))  # type: ignore[misc]
+
 
 def call(env: simpy.Environment, seconds: float, worker: int, what: Callable[[], Any]) -> Turn:
     """Do something so many seconds from now, at the worker's turn."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import ClassVar
 
-from asyncsim.protocols.simulation import Simulation
+from asyncsim.network.simulation import Simulation
 from asyncsim.records import Family
 
 

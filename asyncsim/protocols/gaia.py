@@ -6,8 +6,8 @@ from typing import ClassVar
 
 import simpy
 
+from asyncsim.network.simulation import Process, Simulation
 from asyncsim.protocols.base import Protocol
-from asyncsim.protocols.simulation import Process, Simulation
 from asyncsim.records import Count, checked, register
 
 

@@ -14,8 +14,8 @@ from typing import Annotated, ClassVar
 from msgspec import Meta
 
 from asyncsim.errors import InputError
+from asyncsim.network.simulation import Process, Simulation
 from asyncsim.protocols.base import Protocol
-from asyncsim.protocols.simulation import Process, Simulation
 from asyncsim.protocols.updates import Updates
 from asyncsim.records import Count, checked, register
 

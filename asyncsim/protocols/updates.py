@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from asyncsim.network.simulation import Asking, Process, Simulation
 from asyncsim.network.turns import Gate
-from asyncsim.protocols.simulation import Asking, Process, Simulation
 from asyncsim.vocabulary import SERVED
 
 

@@ -32,10 +32,11 @@ class Simulation:
         self.env = env
         self.log = log
         self.num_workers = n = cluster.num_workers
+        self.seed, self.sharing = seed, cluster.sharing
         self.model_bytes = log.workload.model_bytes
         self.waits_for: dict[int, str | Callable[[], str]] = {}  # of each worker that waits, what for
         self.questions: list[tuple[int, simpy.Event]] = []  # asked and not yet answered
-        self._transfers = Transfers(env, cluster, log.transfer, log.kind)
+        self.transfers = Transfers(env, cluster, log.transfer, log.kind)
         servers, costs = cluster.servers, log.costs
         self._shards = range(n, n + servers.shards)
         self._sizes = {UP: costs.upload * self.model_bytes, DOWN: costs.download * self.model_bytes}
@@ -98,8 +99,25 @@ class Simulation:
 
     def compute(self, worker: int) -> simpy.Event:
         """The worker computes one gradient; nothing is received or sent."""
+        return self.begin(worker)[0]
+
+    def begin(self, worker: int) -> tuple[simpy.Event, list[float]]:
+        """The worker begins one gradient: its end, and the times in seconds at which its pieces will be ready, in this
+        order (``shares`` of the model's bytes); the last one is its end."""
         self.log.enter(worker, COMPUTE)
-        return Turn(self.env, self._seconds[worker](), worker)
+        now = self.env.now
+        if self._pieces is None:
+            seconds = self._seconds[worker]()
+            return Turn(self.env, seconds, worker), [now + seconds]
+        times, delays = self._parts[worker]
+        seconds, late = next(times), 0.0 if delays is None else next(delays)
+        ready = [now + (late + piece.ready * seconds) for piece in self._pieces[:-1]]
+        return Turn(self.env, late + seconds, worker), [*ready, now + (late + seconds)]
+
+    @property
+    def shares(self) -> list[float]:
+        """Of each piece of a gradient, in the order in which they get ready, its share of the model's bytes."""
+        return [1.0] if self._pieces is None else [piece.share for piece in self._pieces]
 
     def wait(self, worker: int, event: simpy.Event, what: str | Callable[[], str]) -> Asking:
         """The worker waits for something; ``what`` it is, or a function that says it when it is asked why nobody goes
@@ -141,12 +159,20 @@ class Simulation:
 
     # ---------------------------------------------------------------- between peers, and values
 
-    def send(self, worker: int, peer: int, models: float = 1.0, ready: simpy.Event | None = None) -> simpy.Event:
+    def send(
+        self,
+        worker: int,
+        peer: int,
+        models: float = 1.0,
+        ready: simpy.Event | None = None,
+        left: Callable[[], Any] = lambda: None,
+    ) -> simpy.Event:
         """A message of so many models goes to a peer; the event is its arrival. ``ready``: a late receiver holds a
-        large one (``Cluster.eager_limit``) until this has happened."""
+        large one (``Cluster.eager_limit``) until this has happened. ``left`` is called when its last byte is over the
+        links; then the receiver's processor takes it in."""
         arrival = Turn(self.env, None, worker)
         size = models * self.model_bytes
-        self._transfers.send(worker, BETWEEN, worker, peer, size, arrival.start, ready=ready)
+        self.transfers.send(worker, BETWEEN, worker, peer, size, arrival.start, ready=ready, left=left)
         return arrival
 
     def ask(self, worker: int) -> Asking:
@@ -160,11 +186,11 @@ class Simulation:
         """The end: write down what is on its way."""
         for worker in list(self._flying):
             self._in_flight(worker, float("inf"))
-        self._transfers.close()
+        self.transfers.close()
 
     def held(self) -> list[str]:
         """Messages that wait for a receiver, in words."""
-        return self._transfers.held()
+        return self.transfers.held()
 
     # ---------------------------------------------------------------- messages
 
@@ -188,7 +214,7 @@ class Simulation:
         done = countdown(len(self._shards), whole.start)
         for shard in self._shards:
             way = (worker, shard) if kind == UP else (shard, worker)
-            messages.append(self._transfers.send(worker, kind, *way, size / len(self._shards), done))
+            messages.append(self.transfers.send(worker, kind, *way, size / len(self._shards), done))
         yield whole
 
     def _in_flight(self, worker: int, end: float) -> None:
@@ -202,15 +228,15 @@ class Simulation:
         if len(self._shards) > 1:
             return None
         ends = (worker, self._shards[0])
-        route = self._transfers.layout.route(*(ends if kind == UP else ends[::-1]))
+        route = self.transfers.layout.route(*(ends if kind == UP else ends[::-1]))
         free = not route.path and route.copies == float("inf")
-        lead = self._transfers.lead(*(ends if kind == UP else ends[::-1]), self._sizes[kind])
+        lead = self.transfers.lead(*(ends if kind == UP else ends[::-1]), self._sizes[kind])
         return (lead, route.source, route.target) if free else None
 
     def _outbox(self, worker: int, kind: int, ways: list[tuple[int, int]], arrived: Any) -> Outbox:
         self._drop_outbox(worker)
         assert self._pieces is not None
-        box = Outbox(self._transfers, self._buckets, worker, kind, ways, self._sizes[kind], self._pieces, arrived)
+        box = Outbox(self.transfers, self._buckets, worker, kind, ways, self._sizes[kind], self._pieces, arrived)
         self._outboxes[worker] = box
         return box
 
@@ -220,7 +246,7 @@ class Simulation:
 
     def _give_up(self, worker: int, messages: list[Message]) -> None:
         for message in messages:
-            self._transfers.drop(message)
+            self.transfers.drop(message)
         self._in_flight(worker, self.env.now)
         self._drop_outbox(worker)
         self._replies.pop(worker, None)
