@@ -116,8 +116,8 @@ class Recording:
             on_full=self._finish,
         )
         if stop.seconds is not None:
-            # after everything else at that instant
-            limit = Turn(self._env, stop.seconds * (1 + ROUNDING), cluster.num_workers + 2)
+            # after everything else at that instant (exchanges end after all workers' turns)
+            limit = Turn(self._env, stop.seconds * (1 + ROUNDING), 2 * cluster.num_workers + 2)
             assert limit.callbacks is not None
             limit.callbacks.append(self._time_is_up)
         self._sim = Simulation(self._env, self._log, cluster, seed)

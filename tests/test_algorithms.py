@@ -6,24 +6,31 @@ import numpy as np
 import pytest
 
 from asyncsim.algorithms import (
+    ADPSGD,
     ASGD,
     DCASGD,
+    DPSGD,
     NAGASGD,
     SGD,
     SGP,
     SMEGA2,
     SSGD,
+    WAGMA,
     Algorithm,
+    AllreduceSGD,
     Averaging,
     DanaDC,
     DanaGA,
     DanaSlim,
     DanaZero,
     DelayAdaptive,
+    EagerSGD,
     Gaia,
     GapAware,
     InverseDelay,
+    LocalSGD,
     MultiASGD,
+    OverlapSGP,
     Rennala,
     Ringmaster,
     ServerAlgorithm,
@@ -69,7 +76,14 @@ METHODS = {
     "ringmaster": [Ringmaster(0.1), Ringmaster(0.1, 0.9)],
     "gaia": [Gaia(0.1), Gaia(0.1, 0.9, weight_decay=1e-3, nesterov=True)],
     "averaging": [Averaging(0.1), Averaging(0.1, 0.9, weight_decay=1e-3, nesterov=True)],
+    "wagma": [WAGMA(0.1, 0.9)],
+    "local_sgd": [LocalSGD(0.1)],
+    "d_psgd": [DPSGD(0.1, 0.9)],
+    "ad_psgd": [ADPSGD(0.1, 0.9)],
     "sgp": [SGP(0.1), SGP(0.1, 0.9, weight_decay=1e-3)],
+    "overlap_sgp": [OverlapSGP(0.1, 0.9)],
+    "eager_sgd": [EagerSGD(0.1), EagerSGD(0.1, 0.9, weight_decay=1e-3, nesterov=True)],
+    "allreduce_sgd": [AllreduceSGD(0.1)],
 }
 
 
@@ -85,9 +99,8 @@ def test_battery(method, tmp_path):
 def battery_of(method):
     """The trace and the problem of ``check_algorithm``."""
     steps = method.kind == "server" and type(method).local is not ServerAlgorithm.local
-    return small_trace(method.kind, local_steps=steps), MLP(
-        Blobs(features=5, classes=3, train=50, test=20), hidden=(4,)
-    )
+    trace = small_trace(method.kind, local_steps=steps, adds=isinstance(method, EagerSGD))
+    return trace, MLP(Blobs(features=5, classes=3, train=50, test=20), hidden=(4,))
 
 
 def state_survives_save_and_load(method, path):
@@ -141,7 +154,10 @@ BUFFERS = {  # on the server, for N workers, and on a worker: section by section
     "ringmaster": (Ringmaster(), 1, 0, 0),
     "gaia": (Gaia(0.1, 0.9), 0, 0, 3),
     "averaging": (Averaging(0.1, 0.9), 0, 0, 2),
+    "wagma": (WAGMA(0.1, 0.9), 0, 0, 2),
     "sgp": (SGP(0.1), 0, 0, 1),
+    "eager_sgd": (EagerSGD(0.1, 0.9), 0, 0, 3),
+    "allreduce_sgd": (AllreduceSGD(0.1), 0, 0, 2),
 }
 
 

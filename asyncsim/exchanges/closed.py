@@ -139,7 +139,7 @@ class ClosedExchange:
 
     def join(self, worker: int, ready: Sequence[float]) -> simpy.Event:
         self._ready[:, worker] = ready
-        self._waiting[worker] = done = Turn(self._sim.env, None, worker)
+        self._waiting[worker] = done = self._sim.after_all(worker)
         if self._groups is None:
             # nobody is done before the first piece of all that it depends on is ready, so it is early enough to look
             self._news = True
@@ -206,7 +206,7 @@ class ClosedPartialExchange:
         self._next = NEVER  # when the next piece is looked at
 
     def join(self, worker: int, ready: Sequence[float]) -> simpy.Event:
-        done = Turn(self._sim.env, None, worker)
+        done = self._sim.after_all(worker)
         self._ready[:, worker] = ready
         time = -NEVER
         for piece, over in enumerate(self._over):

@@ -71,7 +71,7 @@ class MovingExchange:
         self._rounds = _Rounds(sim, schedule)
 
     def join(self, worker: int, ready: Sequence[float]) -> simpy.Event:
-        env, done = self._rounds.sim.env, Turn(self._rounds.sim.env, None, worker)
+        env, done = self._rounds.sim.env, self._rounds.sim.after_all(worker)
 
         def chain() -> Process:
             for piece, time in enumerate(ready):
@@ -96,7 +96,7 @@ class MovingPartialExchange:
         self._over: defaultdict[tuple[int, int], simpy.Event] = defaultdict(sim.env.event)
 
     def join(self, worker: int, ready: Sequence[float]) -> simpy.Event:
-        env, done = self._sim.env, Turn(self._sim.env, None, worker)
+        env, done = self._sim.env, self._sim.after_all(worker)
 
         def chain() -> Process:
             for piece, time in enumerate(ready):

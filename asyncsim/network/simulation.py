@@ -128,6 +128,10 @@ class Simulation:
         del self.waits_for[worker]
         return value
 
+    def after_all(self, worker: int) -> Turn:
+        """To be started: at its instant it comes after all workers' turns and messages, by worker."""
+        return Turn(self.env, None, self.num_workers + 1 + worker)
+
     def stop(self, workers: Iterable[int]) -> None:
         """These workers give up the gradients that they are at: their ``gradient`` returns False.
 

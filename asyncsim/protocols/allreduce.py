@@ -15,7 +15,7 @@ class _Everybody(Protocol):
     """Local steps, then an all-reduce of what they made."""
 
     kind: ClassVar[str] = "peers"
-    keeps: ClassVar[float] = 0.0  # of its own model, when it takes the mean
+    keeps: ClassVar[float] = 0.0  # of its own model, when it takes the mean; of a gradient, when it is sent, nothing
     period: int = 1
     all_reduce: AllReduce | None
 
@@ -39,7 +39,7 @@ class _Everybody(Protocol):
                 done = here.exchange.join(i, ready)
                 yield end
                 sim.log.step(i, read)
-                here.messages[i] = sim.log.publish(i)
+                here.messages[i] = sim.log.publish(i, keep=1.0 - self.keeps)
                 yield from sim.wait(i, done, f"the all-reduce of step {t}")
                 sim.log.merge(i, here.mix(everybody, mean), keep=self.keeps)
                 rounds.leave(t)

@@ -82,7 +82,7 @@ class _Pushing(Protocol):
 
     def check(self, num_workers: int) -> None:
         most = num_workers - 1 if self.graph == "exponential" else (num_workers - 1).bit_length()
-        if self.peers > max(most, 1):  # alone, a worker sends to nobody
+        if self.peers > most and num_workers > 1:  # alone, a worker sends to nobody
             raise InputError(f"{num_workers} workers have at most {most} peers to send to, got {self.peers}", "peers")
 
     def distances(self, num_workers: int) -> list[list[int]]:

@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Generic, Literal, TypeVar
 
+from asyncsim.errors import InputError
 from asyncsim.exchanges import Exchange, Exchanges, Schedule
 from asyncsim.exchanges.schedules import schedule
 from asyncsim.network.simulation import Simulation
 
 AllReduce = Literal["rabenseifner", "ring", "recursive_doubling", "binomial_tree"]
+POWERS = ("rabenseifner", "recursive_doubling")  # those that need a power of two
 R = TypeVar("R")
 
 
 def all_reduce(kind: AllReduce | None, num_workers: int) -> Schedule:
     """The rounds of an all-reduce of this kind; None: as MPI does for large messages, Rabenseifner's, and a ring where
     the number of workers is no power of two."""
-    return schedule(kind or ("ring" if num_workers & (num_workers - 1) else "rabenseifner"), num_workers)
+    kind = kind or ("ring" if num_workers & (num_workers - 1) else "rabenseifner")
+    if kind in POWERS and num_workers & (num_workers - 1):
+        raise InputError(f"{kind} needs a power of two of workers, not {num_workers}", "all_reduce")
+    return schedule(kind, num_workers)
 
 
 class Round:
