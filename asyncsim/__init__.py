@@ -19,8 +19,8 @@ _HOMES = {
     "Context PeerAlgorithm ServerAlgorithm",
     "asyncsim.cluster": "Cluster Workers StepTime Constant Uniform Gamma Lognormal Exponential ShiftedExponential "
     "Pareto CVB Markov Empirical Recorded StragglerTrace read_straggler_trace GPU "
-    "Delay FixedDelays DrawnDelays IndependentDelays Host Servers Topology Flat Racks Sites SiteLink "
-    "Buckets Whole PyTorchDDP Horovod P3",
+    "Delay FixedDelays DrawnDelays IndependentDelays Bursts Host Servers Topology Flat Racks Sites SiteLink "
+    "Buckets Whole Tensors PyTorchDDP Horovod P3",
     "asyncsim.data": "Blobs Digits FashionMNIST SparseTeacher Teacher Text IID Dirichlet Sampling Sharded Shared",
     "asyncsim.errors": "Deadlock InputError",
     "asyncsim.problems": "MLP CharTransformer ConvNet CustomProblem Logistic Quadratic ResNet",

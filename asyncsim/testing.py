@@ -90,7 +90,7 @@ def check_protocol(protocol: Any) -> None:
     trace; each gradient that was begun is accepted, dropped, cancelled or in flight at the end; spans tile each
     worker's time. One that is steered gets decisions that change.
     """
-    from asyncsim.cluster import Cluster, Constant, Gamma, Host, PyTorchDDP, Servers, Workers
+    from asyncsim.cluster import Cluster, Constant, Gamma, Host, Servers, Tensors, Workers
     from asyncsim.protocols import Protocol
     from asyncsim.recording import Recording, Stop
     from asyncsim.workload import Workload
@@ -100,7 +100,7 @@ def check_protocol(protocol: Any) -> None:
     networks: list[tuple[Host, dict[str, Any]]] = [(Host(), {}), (Host(latency=0.1), {})]
     networks.append((slow, {"servers": Servers(2, slow, update_seconds=Constant(0.1))}))
     if protocol.kind == "peers":
-        networks.append((slow, {"sharing": "rounds", "buckets": PyTorchDDP(bucket_bytes=1, first_bucket_bytes=1)}))
+        networks.append((slow, {"sharing": "rounds", "buckets": Tensors()}))
     ran = 0
     for n in (1, 2, 3, 4, 5):
         for step_time in (Constant(1.0), Gamma(1.0, 0.7)):

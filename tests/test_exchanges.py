@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import simpy
 
-from asyncsim.cluster import Cluster, Host, PyTorchDDP, Racks, Workers
+from asyncsim.cluster import Cluster, Host, Racks, Tensors, Workers
 from asyncsim.errors import InputError
 from asyncsim.exchanges import Exchanges, schedules
 from asyncsim.network.simulation import Simulation
@@ -13,7 +13,7 @@ from asyncsim.workload import Workload
 
 NIC = Host(bandwidth=10.0, latency=0.125)  # bytes per second; a message between two of them pays 0.25 s
 SHARINGS = ("fair", "fifo", "none", "rounds")
-EACH = PyTorchDDP(bucket_bytes=1, first_bucket_bytes=1)  # each tensor is a piece
+EACH = Tensors()
 
 
 def of(count, host=NIC, **more):
@@ -145,13 +145,44 @@ def test_all_reduce_takes_its_closed_form(kind, ranks, sharing):
 
 
 @pytest.mark.parametrize("sharing", SHARINGS)
-@pytest.mark.parametrize("kind", schedules.KINDS)
-def test_a_processor_that_takes_in_each_message(kind, sharing):
-    """2400 bytes in 4 s, which comes on top of each round."""
-    sent = {"ring": 1.75, "recursive_doubling": 3, "rabenseifner": 1.75, "binomial_tree": 6}[kind]
-    expected = schedules.seconds(kind, 8, 2400, 0.25, 10.0) + 4 * sent
+@pytest.mark.parametrize(
+    ("kind", "seconds"),
+    [
+        ("ring", 7 * 0.5 + 0.5),  # each part is added; of those that are passed on, the last one's copy is seen
+        ("recursive_doubling", 3 * 4),
+        ("rabenseifner", 7 / 8 * 4 + 2),
+        ("binomial_tree", 3 * 4 + 4),
+    ],
+)
+def test_a_processor_that_takes_in_each_message(kind, seconds, sharing):
+    """2400 bytes in 4 s, which comes on top of the rounds; while something is only passed on, it travels on."""
+    expected = schedules.seconds(kind, 8, 2400, 0.25, 10.0) + seconds
     host = Host(bandwidth=10.0, latency=0.125, copy_bandwidth=600.0)
     assert all_reduce(of(8, host, sharing=sharing), kind, 2400) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("sharing", SHARINGS)
+def test_a_slow_processor_holds_up_what_is_gathered(sharing):
+    """Parts of 300 bytes come every 30.25 s and take 60 s each: seven of them, from the first on."""
+    host = Host(bandwidth=10.0, latency=0.125, copy_bandwidth=5.0)
+    gather = schedules.gather(8, 1 / 8)
+    done = run(of(8, host, sharing=sharing), [2400], [[0.0]] * 8, lambda exchanges: exchanges.blocking(gather))
+    assert done == pytest.approx([30.25 + 7 * 60] * 8, rel=1e-12)
+
+
+@pytest.mark.parametrize("sharing", SHARINGS)
+def test_passes_before_and_after(sharing):
+    """Each of two pieces: a pass before (4 s of 2400 bytes), the exchange, half a pass after."""
+    host = Host(bandwidth=10.0, latency=0.125, copy_bandwidth=600.0)
+    cluster, sim = of(2, host, sharing=sharing, buckets=EACH), []
+
+    def make(exchanges):
+        sim.append(exchanges.sim)
+        return Exchanges(exchanges.sim, before=1.0, after=0.5).blocking(schedules.recursive_doubling(2))
+
+    each = [(4 + 0.25 + 240 + 4 + 2) * share for share in (1 / 3, 2 / 3)]
+    latency = 2 * 0.25 - sum(0.25 * share for share in (1 / 3, 2 / 3))
+    assert run(cluster, [1600, 800], [[0.0, 0.0]] * 2, make) == pytest.approx([sum(each) + latency] * 2, rel=1e-12)
 
 
 @pytest.mark.parametrize("sharing", ["fair", "rounds"])

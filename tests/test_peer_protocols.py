@@ -31,9 +31,9 @@ from asyncsim.cluster import (
     Gamma,
     Host,
     IndependentDelays,
-    PyTorchDDP,
     Racks,
     Recorded,
+    Tensors,
     Whole,
     Workers,
 )
@@ -71,7 +71,7 @@ PROTOCOLS = [
     WaitAvoidingGroups(2, 11, average="before", count_own="always"),
 ]
 SMALL = Workload(batch_size=4, tensor_bytes=(1_000_000, 2_000_000))
-EACH = PyTorchDDP(bucket_bytes=1, first_bucket_bytes=1)
+EACH = Tensors()
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS, ids=repr)
@@ -478,9 +478,7 @@ def test_a_delay_goes_one_hop_with_each_piece():
     """One of 16 on a ring is late by 10 s in its first step; exchanged whole that delays two neighbours in this step,
     exchanged in five pieces five on each side."""
     for tensors, delayed in (((1,), 2), ((1, 1, 1, 1, 1), 10)):
-        cluster = Cluster(
-            (Workers(Recorded(values=(11.0, 1.0)), 1), Workers(1.0, 15)), buckets=PyTorchDDP(1, 1, overlap=0.0)
-        )
+        cluster = Cluster((Workers(Recorded(values=(11.0, 1.0)), 1), Workers(1.0, 15)), buckets=Tensors(overlap=0.0))
         trace = record(cluster, RingAveraging(), Workload(tensor_bytes=tensors), stop=Stop(seconds=12.5))
         first = {int(trace.worker[r]): trace.time[r] for r in np.flatnonzero(trace.verb == STEP) if trace.step[r] == 0}
         assert sum(time > 10 for time in first.values()) == 1 + delayed

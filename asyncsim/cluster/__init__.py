@@ -1,9 +1,9 @@
 """How long things take: step times, delays, workers, the network and the server."""
 
 from asyncsim.cluster import named_hosts  # noqa: F401 - they are registered
-from asyncsim.cluster.buckets import P3, Buckets, Horovod, PyTorchDDP, Whole
+from asyncsim.cluster.buckets import P3, Buckets, Horovod, PyTorchDDP, Tensors, Whole
 from asyncsim.cluster.cluster import Cluster, Workers
-from asyncsim.cluster.delays import Delay, DrawnDelays, FixedDelays, IndependentDelays
+from asyncsim.cluster.delays import Bursts, Delay, DrawnDelays, FixedDelays, IndependentDelays
 from asyncsim.cluster.hardware import GPU
 from asyncsim.cluster.hosts import Host
 from asyncsim.cluster.machines import CVB
@@ -30,6 +30,7 @@ __all__ = [
     "GPU",
     "P3",
     "Buckets",
+    "Bursts",
     "Cluster",
     "Constant",
     "Delay",
@@ -56,6 +57,7 @@ __all__ = [
     "Sites",
     "StepTime",
     "StragglerTrace",
+    "Tensors",
     "Topology",
     "Uniform",
     "Whole",

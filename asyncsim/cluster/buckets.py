@@ -89,6 +89,19 @@ def _ranges(tensor_bytes: Sequence[int]) -> list[tuple[int, int]]:
     return out[::-1]
 
 
+def _filled(tensor_bytes: Sequence[int], first_limit: int, then: int) -> list[list[tuple[int, int]]]:
+    """Tensors gathered, last one first, until so many bytes are reached, in the first bucket and in later ones."""
+    buckets: list[list[tuple[int, int]]] = []
+    open_, held, limit = list[tuple[int, int]](), 0, first_limit
+    for first, last in _ranges(tensor_bytes):
+        open_.append((first, last))
+        held += last - first
+        if held >= limit:
+            buckets.append(open_)
+            open_, held, limit = [], 0, then
+    return [*buckets, open_] if open_ else buckets
+
+
 @register("pytorch_ddp")
 @checked
 class PyTorchDDP(_InPieces):
@@ -105,15 +118,24 @@ class PyTorchDDP(_InPieces):
     forward: Fraction = 1 / 3
 
     def cut(self, tensor_bytes: Sequence[int]) -> list[list[tuple[int, int]]]:
-        buckets: list[list[tuple[int, int]]] = []
-        open_, held, limit = [], 0, self.first_bucket_bytes
-        for first, last in _ranges(tensor_bytes):
-            open_.append((first, last))
-            held += last - first
-            if held >= limit:
-                buckets.append(open_)
-                open_, held, limit = [], 0, self.bucket_bytes
-        return [*buckets, open_] if open_ else buckets
+        return _filled(tensor_bytes, self.first_bucket_bytes, self.bucket_bytes)
+
+
+@register("tensors")
+@checked
+class Tensors(_InPieces):
+    """Each tensor by itself, as its gradient gets ready; or in buckets of at least ``bucket_bytes``.
+
+    So the released codes of eager-SGD and WAGMA-SGD exchange models: one operation a tensor, each of which waits for
+    the one before.
+    """
+
+    bucket_bytes: Bytes = 1
+    overlap: Probability = 1.0
+    forward: Fraction = 1 / 3
+
+    def cut(self, tensor_bytes: Sequence[int]) -> list[list[tuple[int, int]]]:
+        return _filled(tensor_bytes, self.bucket_bytes, self.bucket_bytes)
 
 
 @register("horovod")

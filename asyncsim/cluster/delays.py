@@ -6,6 +6,7 @@ A trace shows them as a part of computing.
 from __future__ import annotations
 
 import functools
+import itertools
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
@@ -154,6 +155,31 @@ class IndependentDelays(Delay):
         rng = generator(place.seed, Purpose.DELAYED, number, place.worker)
         while True:
             yield (rng.random(BLOCK) < self.probability).tolist()
+
+    def share(self, num_workers: int) -> float:
+        return self.probability
+
+
+@register("bursts")
+@checked
+class Bursts(Delay):
+    """Delays that come together: how many workers are late differs from step number to step number, for all alike.
+
+    At each step number a probability is drawn from a beta distribution with mean ``probability`` and first parameter
+    ``concentration``; then each worker is late with it, independently. The smaller the concentration, the more the late
+    ones come at the same steps: towards 0 all are late, or nobody; towards infinity it is ``independent``.
+    """
+
+    probability: Annotated[float, Meta(gt=0, lt=1)]
+    concentration: Annotated[float, Meta(ge=1e-6, le=1e9)]
+    seconds: StepTime
+
+    def late(self, place: Place, number: int, num_workers: int) -> Iterator[list[bool]]:
+        rng = generator(place.seed, Purpose.DELAYED, number, place.worker + 1)
+        mean, first = self.probability, self.concentration
+        for block in itertools.count():
+            together = generator(place.seed, Purpose.DELAYED, number, 0, block)
+            yield (rng.random(BLOCK) < together.beta(first, first * (1 - mean) / mean, BLOCK)).tolist()
 
     def share(self, num_workers: int) -> float:
         return self.probability

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import simpy
 
-from asyncsim.exchanges.schedules import NOBODY, Schedule, Stage, recursive_doubling
+from asyncsim.exchanges.schedules import NOBODY, Cost, Schedule, Stage, recursive_doubling
 from asyncsim.network.layout import Route
 from asyncsim.network.sharing import FairSharing, Flow
 from asyncsim.network.simulation import Simulation
@@ -55,11 +55,13 @@ class _Stage:
         self.in_copy = table(stage.sources, True, copying)
         self.out_latency = table(stage.targets, False, lambda pair: routes[pair].latency)
         self.out_way = table(stage.targets, False, way.__getitem__)
-        self.copies = bool(self.in_copy.any())
+        self.copies, self.adds = bool(self.in_copy.any()), stage.reduced > 0
         self.sent = self.sends.sum(1) * stage.size  # models, by rank
 
-    def done(self, start: np.ndarray, size: float, some: np.ndarray | slice) -> np.ndarray:
-        """When some ranks are done with this round of ``size`` bytes in all, given when all ranks begin it."""
+    def done(self, start: np.ndarray, busy: np.ndarray, size: float, some: np.ndarray | slice) -> np.ndarray:
+        """When some ranks are done with this round of ``size`` bytes in all, given when all ranks begin it.
+
+        ``busy``: until when their processors take in what is only passed on; this round's is added there."""
         size *= self.size
         mine = start[some][:, None]
         rendezvous = size > self.limit
@@ -70,24 +72,25 @@ class _Stage:
             come = np.maximum(come, mine) + 2 * self.in_latency[some]
         out += size * self.out_way[some]
         come += size * self.in_way[some]
-        if self.copies:
-            come = self._taken_in(come, size, some)
         out = np.where(self.sends[some], out, -NEVER).max(1)
-        come = np.where(self.receives[some], come, -NEVER).max(1)
-        return np.maximum(np.maximum(out, come), mine[:, 0])
-
-    def _taken_in(self, come: np.ndarray, size: float, some: np.ndarray | slice) -> np.ndarray:
-        """One after another, as they come."""
         come = np.where(self.receives[some], come, -NEVER)
-        copy = size * self.in_copy[some]
-        if come.shape[1] == 1:
-            return come + copy
-        order = np.argsort(come, 1, kind="stable")
-        come, copy = np.take_along_axis(come, order, 1), np.take_along_axis(copy, order, 1)
-        free = np.full(len(come), -NEVER)
+        last = come.max(1)
+        if self.copies:
+            taken = self._taken_in(come, busy[some], size * self.in_copy[some])
+            if self.adds:
+                last = np.where(last > -NEVER, taken, last)
+            else:
+                busy[some] = taken
+        return np.maximum(np.maximum(out, last), mine[:, 0])
+
+    def _taken_in(self, come: np.ndarray, busy: np.ndarray, copy: np.ndarray) -> np.ndarray:
+        """When the processor is through, which takes one after another, as they come."""
+        if come.shape[1] > 1:
+            order = np.argsort(come, 1, kind="stable")
+            come, copy = np.take_along_axis(come, order, 1), np.take_along_axis(copy, order, 1)
         for k in range(come.shape[1]):
-            free = np.maximum(free, come[:, k]) + copy[:, k]
-        return np.repeat(free[:, None], come.shape[1], 1)
+            busy = np.maximum(busy, come[:, k]) + copy[:, k]
+        return busy
 
 
 def _seconds_per_byte(routes: dict[tuple[int, int], Route]) -> dict[tuple[int, int], float]:
@@ -109,6 +112,9 @@ class Wires:
 
     def __init__(self, sim: Simulation):
         self._sim, self._stages = sim, dict[Stage, _Stage]()
+        layout = sim.transfers.layout
+        rates = [layout.hosts[layout.host_of(i)].copy_bandwidth for i in range(sim.num_workers)]
+        self.processing = np.array([1 / rate if rate else 0.0 for rate in rates])  # seconds per byte, by worker
 
     @functools.cached_property
     def hypercube(self) -> Schedule:
@@ -126,9 +132,10 @@ class Wires:
 class ClosedExchange:
     """A blocking exchange in closed form."""
 
-    def __init__(self, sim: Simulation, schedule: Schedule, wires: Wires):
+    def __init__(self, sim: Simulation, schedule: Schedule, cost: Cost, wires: Wires):
         self._sim, self._stages, self._groups = sim, wires.of(schedule), schedule.groups
-        self._sizes = [share * sim.model_bytes for share in sim.shares]
+        self._before, self._after = cost.before * wires.processing, cost.after * wires.processing
+        self._sizes = [share * sim.model_bytes for share in cost.shares]
         self._ready = np.full((len(self._sizes), sim.num_workers), NEVER)
         self._waiting: dict[int, Turn] = {}
         if schedule.groups is None:
@@ -165,9 +172,11 @@ class ClosedExchange:
         time = np.full(self._sim.num_workers, NEVER)
         time[some] = -NEVER
         for size, ready in zip(self._sizes, self._ready, strict=True):
-            time[some] = np.maximum(time[some], ready[some])
+            time[some] = np.maximum(time[some], ready[some]) + size * self._before[some]
+            busy = np.full_like(time, -NEVER)
             for stage in self._stages:
-                time[some] = stage.done(time, size, some)
+                time[some] = stage.done(time, busy, size, some)
+            time[some] = np.maximum(time[some], busy[some]) + size * self._after[some]
         known = [worker for worker in self._waiting if time[worker] < NEVER]
         for worker in known:
             turn = self._waiting.pop(worker)
@@ -189,15 +198,17 @@ class ClosedPartialExchange:
         self,
         sim: Simulation,
         schedule: Schedule,
+        cost: Cost,
         wires: Wires,
         contributes: Callable[[int], Any],
         activator: int | None = None,
     ):
         n = sim.num_workers
+        self._before, self._after = cost.before * wires.processing, cost.after * wires.processing
         self._sim, self._stages, self._contributes, self._activator = sim, wires.of(schedule), contributes, activator
         edges = wires.of(wires.hypercube)
         self._edges = [(stage.sources[:, 0], stage.in_latency[:, 0]) for stage in edges if stage.receives.all()]
-        self._sizes = [share * sim.model_bytes for share in sim.shares]
+        self._sizes = [share * sim.model_bytes for share in cost.shares]
         self._ready = np.full((len(self._sizes), n), NEVER)
         self._arrives = np.full(n, NEVER)  # of each that joined, when it arrives at the next piece
         self._over: list[np.ndarray] = []  # of each piece that was activated, when each worker's rounds are over
@@ -208,14 +219,16 @@ class ClosedPartialExchange:
     def join(self, worker: int, ready: Sequence[float]) -> simpy.Event:
         done = self._sim.after_all(worker)
         self._ready[:, worker] = ready
-        time = -NEVER
+        time, before, after = -NEVER, self._before[worker], self._after[worker]
         for piece, over in enumerate(self._over):
-            time = max(time, ready[piece], over[worker])
+            size = self._sizes[piece]
+            time = float(max(max(time, ready[piece]) + size * before, over[worker]) + size * after)
         if len(self._over) == len(self._sizes):
             done.start_at(time)
             return done
         self._waiting[worker] = done
-        self._arrives[worker] = time = max(time, ready[len(self._over)])
+        piece = len(self._over)
+        self._arrives[worker] = time = float(max(time, ready[piece]) + self._sizes[piece] * before)
         if self._activator in (None, worker):
             self._look_at(time)
         return done
@@ -236,13 +249,16 @@ class ClosedPartialExchange:
         self._next = NEVER
         begin = self._activated()
         time, size, ready = begin, self._sizes[len(self._over)], self._ready
+        busy = np.full_like(time, -NEVER)
         for stage in self._stages:
-            time = stage.done(time, size, slice(None))
+            time = stage.done(time, busy, size, slice(None))
+        time = np.maximum(time, busy)
         self._over.append(time)
         self._begun = min(self._begun, now)
-        done = np.maximum(self._arrives, time)
+        done = np.maximum(self._arrives, time) + size * self._after
         if len(self._over) < len(self._sizes):
-            self._arrives = np.maximum(done, ready[len(self._over)])
+            piece = len(self._over)
+            self._arrives = np.maximum(done, ready[piece]) + self._sizes[piece] * self._before
             whose = slice(None) if self._activator is None else self._activator
             self._look_at(float(np.min(self._arrives[whose])))
             return
@@ -278,7 +294,7 @@ def _log(sim: Simulation, worker: int, begin: float, end: float, stages: list[_S
     """All that a worker sent in one exchange, as one transfer from its host to itself: it went to several."""
     size = sum(stage.sent[worker] for stage in stages) * sim.model_bytes
     if size:
-        host = sim.transfers.layout.cluster.host_of[worker]
+        host = sim.transfers.layout.host_of(worker)
         sim.log.transfer((begin, end, BETWEEN, worker, host, host, size, size))
 
 

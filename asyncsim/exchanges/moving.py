@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import simpy
 
-from asyncsim.exchanges.schedules import NOBODY, Schedule
+from asyncsim.exchanges.schedules import NOBODY, Cost, Schedule
 from asyncsim.network.simulation import Process, Simulation
 from asyncsim.network.turns import Turn, call, countdown
 
@@ -20,55 +20,83 @@ Key = tuple[int, int, int]  # rank, piece, number of the round
 class _Rounds:
     """The rounds of all ranks for all pieces, whoever begins them and when."""
 
-    def __init__(self, sim: Simulation, schedule: Schedule):
-        self.sim, self._shares = sim, sim.shares
+    def __init__(self, sim: Simulation, schedule: Schedule, cost: Cost):
+        self.sim = sim
+        self._shares, self._before, self._after = cost
         self._sources = [[_some(row) for row in stage.sources] for stage in schedule.stages]
         self._targets = [[_some(row) for row in stage.targets] for stage in schedule.stages]
         self._sizes = [stage.size for stage in schedule.stages]
-        # by receiver, made by whoever is there first
+        self._adds = [stage.reduced > 0 for stage in schedule.stages]
+        # by receiver, made by whoever is there first: it is ready; all is over the links; all is taken in
         self._ready: defaultdict[Key, simpy.Event] = defaultdict(sim.env.event)
-        self._arrivals: dict[Key, Turn] = {}
-        self._missing: dict[Key, Callable[..., None]] = {}
+        self._over, self._taken = dict[Key, _All](), dict[Key, _All]()
+
+    def before(self, worker: int, piece: int) -> Process:
+        """What its processor does before the first round."""
+        if self._before:
+            yield self.sim.process(worker, self._before * self._shares[piece])
+
+    def after(self, worker: int, piece: int) -> Process:
+        """What its processor does after the last one."""
+        if self._after:
+            yield self.sim.process(worker, self._after * self._shares[piece])
 
     def run(self, rank: int, piece: int) -> Generator[simpy.Event, Any, None]:
         """All rounds of one rank for one piece, from now on."""
-        env = self.sim.env
+        env, taking = self.sim.env, list[Turn]()
         for number, size in enumerate(self._sizes):
-            sources, targets = self._sources[number][rank], self._targets[number][rank]
-            if sources:
-                self._ready[rank, piece, number].succeed()
-            left = Turn(env, None, rank)
-            count = countdown(len(targets), left.start)
+            key, targets = (rank, piece, number), self._targets[number][rank]
+            left = _All(Turn(env, None, rank), len(targets))
+            if self._sources[number][rank]:
+                self._ready[key].succeed()
             for target in targets:
-                key = target, piece, number
-                sent = self.sim.send(rank, target, size * self._shares[piece], self._ready[key], count)
-                assert sent.callbacks is not None
-                sent.callbacks.append(functools.partial(self._arrived, key))
+                self._send(rank, (target, piece, number), size * self._shares[piece], left)
             if targets:
-                yield left
-            if sources:
-                yield self._arrival((rank, piece, number))
-                for store in (self._ready, self._arrivals, self._missing):
-                    del store[rank, piece, number]
+                yield left.turn
+            if self._sources[number][rank]:
+                over, taken = self._all(self._over, key).turn, self._all(self._taken, key).turn
+                if self._adds[number]:
+                    yield taken
+                else:  # what is only passed on is taken in while it travels on
+                    yield over
+                    taking.append(taken)
+                del self._ready[key], self._over[key], self._taken[key]
+        for taken in taking:
+            if not taken.processed:
+                yield taken
 
-    def _arrived(self, key: Key, _: simpy.Event) -> None:
-        self._arrival(key)
-        self._missing[key]()
+    def _send(self, rank: int, key: Key, size: float, left: _All) -> None:
+        over, taken = self._all(self._over, key), self._all(self._taken, key)
 
-    def _arrival(self, key: Key) -> Turn:
-        """All that this rank receives in this round is there, at its worker's turn."""
-        if key not in self._arrivals:
+        def leaves() -> None:
+            left.one()
+            over.one()
+
+        sent = self.sim.send(rank, key[0], size, self._ready[key], leaves)
+        assert sent.callbacks is not None
+        sent.callbacks.append(lambda _: taken.one())
+
+    def _all(self, store: dict[Key, _All], key: Key) -> _All:
+        if key not in store:
             rank, _, number = key
-            self._arrivals[key] = turn = Turn(self.sim.env, None, rank)
-            self._missing[key] = countdown(len(self._sources[number][rank]), turn.start)
-        return self._arrivals[key]
+            store[key] = _All(Turn(self.sim.env, None, rank), len(self._sources[number][rank]))
+        return store[key]
+
+
+class _All:
+    """A turn that starts when something has happened so many times."""
+
+    __slots__ = ("one", "turn")
+
+    def __init__(self, turn: Turn, times: int):
+        self.turn, self.one = turn, countdown(times, turn.start)
 
 
 class MovingExchange:
     """A blocking exchange in motion."""
 
-    def __init__(self, sim: Simulation, schedule: Schedule):
-        self._rounds = _Rounds(sim, schedule)
+    def __init__(self, sim: Simulation, schedule: Schedule, cost: Cost):
+        self._rounds = _Rounds(sim, schedule, cost)
 
     def join(self, worker: int, ready: Sequence[float]) -> simpy.Event:
         env, done = self._rounds.sim.env, self._rounds.sim.after_all(worker)
@@ -77,7 +105,9 @@ class MovingExchange:
             for piece, time in enumerate(ready):
                 if time > env.now:
                     yield _at(env, time, worker)
+                yield from self._rounds.before(worker, piece)
                 yield from self._rounds.run(worker, piece)
+                yield from self._rounds.after(worker, piece)
             done.start()
 
         env.process(chain())
@@ -88,10 +118,15 @@ class MovingPartialExchange:
     """A partial exchange in motion: the words that activate it are messages as well."""
 
     def __init__(
-        self, sim: Simulation, schedule: Schedule, contributes: Callable[[int], Any], activator: int | None = None
+        self,
+        sim: Simulation,
+        schedule: Schedule,
+        cost: Cost,
+        contributes: Callable[[int], Any],
+        activator: int | None = None,
     ):
-        self._sim, self._rounds, self._contributes = sim, _Rounds(sim, schedule), contributes
-        self._activator, self._last = activator, len(sim.shares) - 1
+        self._sim, self._rounds, self._contributes = sim, _Rounds(sim, schedule, cost), contributes
+        self._activator, self._last = activator, len(cost.shares) - 1
         self._begun: set[tuple[int, int]] = set()  # worker, piece
         self._over: defaultdict[tuple[int, int], simpy.Event] = defaultdict(sim.env.event)
 
@@ -100,13 +135,17 @@ class MovingPartialExchange:
 
         def chain() -> Process:
             for piece, time in enumerate(ready):
+                if time > env.now:
+                    yield _at(env, time, worker)
+                yield from self._rounds.before(worker, piece)
                 # after everybody's turn at that instant: all who arrive then are in time
-                yield _at(env, time, self._sim.num_workers)
+                yield Turn(env, 0.0, self._sim.num_workers)
                 if self._activator in (None, worker):
                     self._begin(worker, piece)
                 over = self._over[worker, piece]
                 if not over.processed:
                     yield over
+                yield from self._rounds.after(worker, piece)
             done.start()
 
         env.process(chain())

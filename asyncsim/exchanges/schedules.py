@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -39,6 +40,14 @@ class Stage:
         out = np.full((ranks, max(counts.max(initial=0), 1)), NOBODY)
         out[sender, np.arange(len(sender)) - np.repeat(np.cumsum(counts) - counts, counts)] = receiver
         return out
+
+
+class Cost(NamedTuple):
+    """What travels besides the rounds: of each piece its share of the model, and passes of a processor over it."""
+
+    shares: list[float]
+    before: float  # passes before the first round
+    after: float  # and after the last one
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +106,11 @@ def binomial_tree(ranks: int) -> Schedule:
         up.append(Stage(sources[0], 1.0, 1.0))
         down.append(Stage(sources[1], 1.0, 0.0))
     return _together(up + down[::-1], ranks)
+
+
+def gather(ranks: int, size: float) -> Schedule:
+    """All-gather of ``size`` from each rank around a ring: P - 1 rounds."""
+    return _together([Stage((np.arange(ranks)[:, None] - 1) % ranks, size, 0.0)] * (ranks - 1), ranks)
 
 
 def neighbours(sources: Sequence[Sequence[int]]) -> Schedule:

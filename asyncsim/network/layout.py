@@ -29,6 +29,10 @@ class Layout:
         self._routes: dict[tuple[int, int], Route] = {}
         self._links: dict[tuple[str, int, int], Link] = {}
 
+    def host_of(self, place: int) -> int:
+        """The number of the host at which it is."""
+        return self._host_of[place]
+
     def route(self, source: int, target: int) -> Route:
         """The way from place to place."""
         if (source, target) not in self._routes:

@@ -128,6 +128,32 @@ class Simulation:
         del self.waits_for[worker]
         return value
 
+    def process(self, worker: int, models: float) -> simpy.Event:
+        """The processor of the worker's host goes over so many models (``Host.copy_bandwidth``), in its turn."""
+        host = self.transfers.layout.host_of(worker)
+        bandwidth = self.transfers.layout.hosts[host].copy_bandwidth
+        size = models * self.model_bytes
+        return Turn(self.env, self.transfers.processed(host, size, bandwidth) if bandwidth else 0.0, worker)
+
+    def pass_over(self, worker: int, ready: list[float], passes: float, shared: bool) -> simpy.Event | None:
+        """The end of so many passes over each piece of the worker's model, one piece after another as they get
+        ``ready`` (seconds), apart from its processor's other work; None: that takes no time. ``shared``: with a thread
+        that sends and averages models all the time, three passes and a model on its way again and again."""
+        layout = self.transfers.layout
+        host = layout.hosts[layout.host_of(worker)]
+        if not host.copy_bandwidth:
+            return None
+        each = passes * self.model_bytes / host.copy_bandwidth
+        if shared:
+            busy = 3 / host.copy_bandwidth
+            each *= 1 + busy / (busy + 1 / host.sends)
+        time = 0.0
+        for when, share in zip(ready, self.shares, strict=True):
+            time = max(time, when) + share * each
+        done = Turn(self.env, None, worker)
+        done.start_at(time)
+        return done
+
     def after_all(self, worker: int) -> Turn:
         """To be started: at its instant it comes after all workers' turns and messages, by worker."""
         return Turn(self.env, None, self.num_workers + 1 + worker)

@@ -137,13 +137,16 @@ class Transfers:
         """The last byte is over the links: the target's processor takes it in."""
         message.moved = message.size
         message.left()
-        host, copies = message.route.target, message.route.copies
-        if copies == float("inf"):
+        if message.route.copies == float("inf"):
             self._end(message)
-            return
-        now = self.env.now
-        self._free[host] = free = max(now, self._free.get(host, 0.0)) + message.size / copies
-        message.later(self.env, free - now, lambda: self._end(message))
+        else:
+            seconds = self.processed(message.route.target, message.size, message.route.copies)
+            message.later(self.env, seconds, lambda: self._end(message))
+
+    def processed(self, host: int, size: float, bandwidth: float) -> float:
+        """The host's processor goes over so many bytes in its turn; the seconds until it has."""
+        self._free[host] = free = max(self.env.now, self._free.get(host, 0.0)) + size / bandwidth
+        return free - self.env.now
 
     def _end(self, message: Message) -> None:
         if message in self._under_way:

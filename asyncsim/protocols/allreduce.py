@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 from typing import ClassVar
 
+from asyncsim.exchanges import Exchanges
+from asyncsim.exchanges.schedules import gather
 from asyncsim.network.simulation import Process, Simulation
 from asyncsim.protocols.base import Protocol
 from asyncsim.protocols.rounds import AllReduce, all_reduce, blocking
-from asyncsim.records import Count, checked, register
+from asyncsim.records import Count, NonNegative, checked, register
 
 
 class _Everybody(Protocol):
@@ -16,7 +18,9 @@ class _Everybody(Protocol):
 
     kind: ClassVar[str] = "peers"
     keeps: ClassVar[float] = 0.0  # of its own model, when it takes the mean; of a gradient, when it is sent, nothing
+    passes: ClassVar[float] = 1.0  # over the sum, to divide it
     period: int = 1
+    gathered_bytes: float = 0.0
     all_reduce: AllReduce | None
 
     def check(self, num_workers: int) -> None:
@@ -24,7 +28,9 @@ class _Everybody(Protocol):
 
     def start(self, sim: Simulation) -> None:
         schedule, everybody = all_reduce(self.all_reduce, sim.num_workers), range(sim.num_workers)
-        rounds = blocking(sim, lambda _: schedule)
+        rounds = blocking(Exchanges(sim, after=self.passes), lambda _: schedule)
+        rows = gather(sim.num_workers, self.gathered_bytes / sim.model_bytes if self.gathered_bytes else 0.0)
+        gathers = blocking(Exchanges(sim, whole=True), lambda _: rows)
         mean = [1 / sim.num_workers] * sim.num_workers
 
         def worker(i: int) -> Process:
@@ -41,6 +47,9 @@ class _Everybody(Protocol):
                 sim.log.step(i, read)
                 here.messages[i] = sim.log.publish(i, keep=1.0 - self.keeps)
                 yield from sim.wait(i, done, f"the all-reduce of step {t}")
+                if self.gathered_bytes:
+                    yield from sim.wait(i, gathers[t].exchange.join(i, [sim.env.now]), f"sparse rows of step {t}")
+                    gathers.leave(t)
                 sim.log.merge(i, here.mix(everybody, mean), keep=self.keeps)
                 rounds.leave(t)
 
@@ -56,11 +65,18 @@ class GradientAllreduce(_Everybody):
     Pieces are reduced one after another, as they get ready in the backward pass (``cluster.buckets``).
     ``all_reduce``: rabenseifner, ring, recursive_doubling or binomial_tree; left out, Rabenseifner's, or a ring where
     the number of workers is no power of two, as MPI does for large messages.
+
+    ``gathered_bytes``: each worker's sparse gradients (rows of an embedding, with their numbers). They cannot be added
+    up as they are: after the others they are gathered from all, by a ring, so that every worker gets P - 1 times as
+    many. So Horovod does with TensorFlow's IndexedSlices unless it is told to make them dense (Cavdar et al.,
+    Densifying assumed-sparse tensors, ISC 2019).
     """
 
     all_reduce: AllReduce | None = None
+    gathered_bytes: NonNegative = 0.0
 
     keeps: ClassVar[float] = 1.0  # it is a gradient that it takes
+    passes: ClassVar[float] = 0.0  # divided as it is applied
 
 
 @register("local_sgd")

@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta
 
 from asyncsim.errors import InputError
+from asyncsim.exchanges import Exchanges
 from asyncsim.exchanges.schedules import neighbours
 from asyncsim.network.simulation import Process, Simulation
 from asyncsim.network.turns import Gate
@@ -38,7 +39,7 @@ class RingAveraging(Protocol):
         steps = [k for k in range(-self.reach, self.reach + 1) if k]
         beside = [sorted({(i + k) % n for k in steps} - {i}) for i in range(n)]
         schedule = neighbours(beside)
-        rounds = blocking(sim, lambda _: schedule)
+        rounds = blocking(Exchanges(sim, after=1.0), lambda _: schedule)  # the average is a pass over the model
 
         def worker(i: int) -> Process:
             mine = sorted([i, *beside[i]])
@@ -114,7 +115,8 @@ class Push(_Pushing):
         n = sim.num_workers
         sources = [[[(i - d) % n for d in each] for i in range(n)] for each in self.distances(n)]
         schedules = [neighbours(each) for each in sources]
-        rounds = blocking(sim, lambda t: schedules[t % len(schedules)])
+        exchanges = Exchanges(sim, before=1.0, after=1.0)  # a part of the mass; z = x / w
+        rounds = blocking(exchanges, lambda t: schedules[t % len(schedules)])
 
         def worker(i: int) -> Process:
             for t in itertools.count():

@@ -22,14 +22,19 @@ class PairwiseAveraging(Protocol):
 
     Workers of odd numbers are active, those of even numbers passive, so that nobody waits in a circle. During each of
     its gradients an active worker does ``averages`` of them, one after another; where these take longer, the next
-    gradient waits. A passive worker answers one at a time. Then both models travel at once, and when both are there,
-    each takes half of the difference between them as they were sent: steps made in between stay whole. A gradient is
-    applied to the model as it then is. ``graph``: ring, the neighbour after, then the one before; exponential, those 1,
-    3, 5, 9, 17, ... after and before, in turn; random, any passive one. AD-PSGD: Lian et al. (ICML 2018); graphs as in
-    the code of WAGMA-SGD's authors and of Assran et al.
+    gradient waits. None: one after another without pause, as in released codes, and nobody waits for them. A passive
+    worker answers one at a time. Then both models travel at once, and when both are there, each takes half of the
+    difference between them as they were sent: steps made in between stay whole. A gradient is applied to the model as
+    it then is. ``graph``: ring, the neighbour after, then the one before; exponential, those 1, 3, 5, 9, 17, ... after
+    and before, in turn; random, any passive one.
+
+    On hosts with a ``copy_bandwidth`` a model is copied before it is sent, and averaged after; and the computing side
+    goes over it twice, as gradients get ready, to average with the shared model and to store it. Without pause the two
+    sides share the processor, which then does the latter at about half its speed. AD-PSGD: Lian et al. (ICML 2018);
+    graphs and copies as in the code of WAGMA-SGD's authors.
     """
 
-    averages: Count = 1
+    averages: Count | None = 1
     graph: Literal["ring", "exponential", "random"] = "ring"
 
     kind: ClassVar[str] = "peers"
@@ -41,25 +46,33 @@ class PairwiseAveraging(Protocol):
             """Active i with passive j."""
             yield sim.send(i, j, 0.0)
             yield from locks[j].enter(i)
+            yield sim.process(i, 1.0) & sim.process(j, 1.0)
             sent = sim.log.publish(i), sim.log.publish(j)
             yield sim.send(i, j) & sim.send(j, i)
+            yield sim.process(i, 1.0) & sim.process(j, 1.0)
             mix = sim.log.mix(sent, [0.5, -0.5])
             sim.log.merge(min(i, j), mix, keep=1.0, take=1.0 if j < i else -1.0)
             sim.log.merge(max(i, j), mix, keep=1.0, take=1.0 if j > i else -1.0)
             locks[j].leave()
 
         def gossip(i: int, partners: Iterator[int]) -> Process:
-            for _ in range(self.averages):
+            for _ in range(self.averages) if self.averages else itertools.count():
                 yield from average(i, next(partners))
 
         def worker(i: int) -> Process:
             partners = self._partners(i, sim) if i % 2 else None
             going: simpy.Event | None = None
+            if partners is not None and self.averages is None:
+                sim.env.process(gossip(i, partners))
             while True:
-                if partners is not None:
+                if partners is not None and self.averages is not None:
                     going = sim.env.process(gossip(i, partners))
                 read = sim.log.read(i)
-                yield sim.compute(i)
+                end, ready = sim.begin(i)
+                yield end
+                copied = sim.pass_over(i, ready, 2.0, shared=self.averages is None)
+                if copied is not None:
+                    yield from sim.wait(i, copied, "its processor")
                 sim.log.step(i, read)
                 if going is not None and not going.processed:
                     yield from sim.wait(i, going, "its averages")

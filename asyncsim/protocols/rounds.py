@@ -60,7 +60,7 @@ class Rounds(Generic[R]):
             del self._open[number], self._left[number]
 
 
-def blocking(sim: Simulation, schedules: Callable[[int], Schedule]) -> Rounds[Round]:
+def blocking(exchanges: Exchanges, schedules: Callable[[int], Schedule]) -> Rounds[Round]:
     """Rounds that wait for those that they need; ``schedules``: by number."""
-    exchanges = Exchanges(sim)
+    sim = exchanges.sim
     return Rounds(sim.num_workers, lambda t: Round(sim, exchanges.blocking(schedules(t))))

@@ -22,6 +22,10 @@ from asyncsim.protocols.rounds import Round, Rounds, blocking
 from asyncsim.records import Count, checked, register
 from asyncsim.streams import Purpose, generator
 
+# Passes of the processor (``Host.copy_bandwidth``): a copy into the buffer that is sent, which is worth half of one
+# over what is averaged, or, with gradients, cleared.
+COPIED = 0.5
+
 
 class PartialRound(Round):
     """A round that waits for nobody. ``messages``: what each worker has contributed."""
@@ -87,7 +91,7 @@ class EagerAllreduce(Protocol):
 
     def start(self, sim: Simulation) -> None:
         n = sim.num_workers
-        exchanges, schedule = Exchanges(sim), recursive_doubling(n)
+        exchanges, schedule = Exchanges(sim, before=COPIED, after=1.0), recursive_doubling(n)
         held: set[int] = set()  # workers with gradients that no round has had
         share = 1 / n
 
@@ -106,7 +110,7 @@ class EagerAllreduce(Protocol):
             return drawn[t] if drawn else None
 
         partial = PartialRounds(n, lambda t: PartialRound(sim, exchanges, schedule, contribution, first(t)))
-        full, models = blocking(sim, lambda _: schedule), blocking(sim, lambda _: schedule)
+        full, models = (blocking(exchanges, lambda _: schedule) for _ in range(2))
 
         def worker(i: int) -> Process:
             for t in itertools.count():
@@ -191,7 +195,7 @@ class WaitAvoidingGroups(Protocol):
 
     def start(self, sim: Simulation) -> None:
         n, size = sim.num_workers, self.size_of_groups(sim.num_workers)
-        exchanges = Exchanges(sim)
+        exchanges = Exchanges(sim, before=COPIED, after=1.0)
         sent: dict[int, int] = {}  # the newest finished model of each
 
         @functools.cache
@@ -214,7 +218,7 @@ class WaitAvoidingGroups(Protocol):
             return grouped(self.bits(n, t))[0]
 
         whole = recursive_doubling(n)
-        globally, waiting = blocking(sim, lambda _: whole), blocking(sim, schedule)
+        globally, waiting = blocking(exchanges, lambda _: whole), blocking(exchanges, schedule)
         avoiding = PartialRounds(n, lambda t: PartialRound(sim, exchanges, schedule(t), message))
         groups: Rounds[Any] = avoiding if self.wait == "first" else waiting
         everybody, mean, in_group = range(n), [1 / n] * n, [1 / size] * size
