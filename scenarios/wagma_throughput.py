@@ -8,28 +8,35 @@ python scenarios/wagma_throughput.py --quick
 
 from __future__ import annotations
 
+import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import combinations
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from studies import figure, grid, run
+from tqdm import tqdm
 
 import asyncsim
 
 DATA = Path(__file__).parent / "data"
 PUBLISHED = json.loads((DATA / "wagma_figures.json").read_text(encoding="utf-8"))
 
-# of all figures
-OVERLAP = (
-    0.3  # of what is left of the backward pass when a gradient is ready, the part in which it is exchanged already
-)
-JITTER = 0.02  # coefficient of variation of a GPU's own step times
+# Of all figures. The machine is asyncsim's "piz_daint": its bandwidth and latency were measured, what its processor
+# copies or adds in a second follows from a parameter server's throughput in another paper, none of these figures.
 HOST = "piz_daint"
-TOPOLOGY = asyncsim.Racks(hosts=384)
-# of figure 10
-OVERHEAD = 0.3  # seconds
-BURSTS = 0.45
+TOPOLOGY = asyncsim.Racks(hosts=384)  # a group of the dragonfly
+OVERLAP = 0.3  # exchanges proceed in this part of the backward pass; chosen on figure 4 (fits it from .25 to .35)
+JITTER = 0.02  # coefficient of variation of a GPU's own step times, as in traces of jobs without stragglers
+# Of figure 10 alone, both from its inset: the fastest iterations of 1024 workers that wait for nobody take .37 s longer
+# than the ideal ones; half of local SGD's take less than 4.2 s, so that long times must come together.
+OVERHEAD = 0.3  # seconds that are no collecting and no learning; chosen on the figure
+BURSTS = 0.5  # first parameter of the beta distribution of how many are late at once; chosen on the figure
 
 SYSTEMS = {
     "localSGD": "local SGD",
@@ -40,6 +47,9 @@ SYSTEMS = {
     "eager": "eager-SGD",
     "WAGMA": "WAGMA-SGD",
 }
+
+
+COLOURS = ("#4477aa", "#66ccee", "#228833", "#ccbb44", "#ee6677", "#aa3377", "#222222")
 
 
 @dataclass(frozen=True)
@@ -76,8 +86,9 @@ def transformer() -> tuple[int, ...]:
 
 
 def ddppo() -> tuple[int, ...]:
-    """Wijmans et al. (ICLR 2020) as far as it is published: a ResNet-18 of half the width with group norm, a layer to 512
-    features, two LSTM layers of 512, four actions and a value; the layer has what is left of 8,476,421 parameters."""
+    """Wijmans et al. (ICLR 2020) as far as it is published: a ResNet-18 of half the width with group norm, a layer to
+    512 features, two LSTM layers of 512, four actions and a value; the layer has what is left of 8,476,421 parameters.
+    """
     planes = 32
     sizes, fed = [3 * planes * 49, planes, planes], planes
     for wide in (planes, planes, 2 * planes, 2 * planes, 4 * planes, 4 * planes, 8 * planes, 8 * planes):
@@ -107,8 +118,8 @@ def sentences() -> asyncsim.StepTime:
 
 
 def experience() -> tuple[float, tuple[asyncsim.Delay, ...]]:
-    """The mean seconds in which an environment makes its experience (figure 9, without the one sample of 43.5 s), and
-    what comes before each step: that, an overhead, and, where a time is an outlier, its excess, which comes in bursts."""
+    """The mean seconds in which a worker collects experience (figure 9, without the one sample of 43.5 s), and what
+    comes before each step: that, an overhead, and, where a time is an outlier, its excess, which comes in bursts."""
     lines = (DATA / "ddppo_collect_seconds.csv").read_text(encoding="utf-8").splitlines()
     times = np.array([float(line) for line in lines if line[0].isdigit()])
     times = times[times < 43]
@@ -131,7 +142,6 @@ def setups() -> dict[str, Setup]:
         "localSGD": asyncsim.PeriodicAveraging(),
         "DPSGD": asyncsim.RingAveraging(),
         "ADPSGD": asyncsim.PairwiseAveraging(averages=None),
-        "eager": asyncsim.EagerAllreduce(sync_period=33),
     }
     collecting, before = experience()
     embedding, *others = transformer()
@@ -149,6 +159,7 @@ def setups() -> dict[str, Setup]:
                 **common,
                 "Allreduce": asyncsim.GradientAllreduce(),
                 "SGP": asyncsim.Push(peers=2),
+                "eager": asyncsim.EagerAllreduce(sync_period=33),
                 "WAGMA": asyncsim.WaitAvoidingGroups(),
             },
         ),
@@ -178,7 +189,7 @@ def setups() -> dict[str, Setup]:
             lambda workers: before,
             {
                 **common,
-                "ADPSGD": asyncsim.PairwiseAveraging(),
+                "ADPSGD": asyncsim.PairwiseAveraging(),  # without pause it would average 70 times a step: the same time
                 "SGP": asyncsim.Push(peers=4),
                 "WAGMA": asyncsim.WaitAvoidingGroups(sync_period=8),
             },
@@ -197,6 +208,19 @@ class Cell:
     tensors: str
     balanced: bool = False
 
+    @property
+    def published(self) -> float | None:
+        """In the figure's unit."""
+        if self.balanced:
+            steps = PUBLISHED["balanced_steps_per_second"]
+            return _of(self.system, steps.get(str(self.workers), {}), self.workers * setups()[self.figure].samples)
+        return _of(self.system, setups()[self.figure].published.get(str(self.workers), {}))
+
+
+def _of(system: str, cells: dict[str, float], unit: float = 1.0) -> float | None:
+    """The bar of a system, whose name may say how many neighbours it has."""
+    return next((value * unit for name, value in cells.items() if name.startswith(system)), None)
+
 
 def simulate(cell: Cell) -> float:
     """Samples per second, in the figure's unit."""
@@ -210,9 +234,172 @@ def simulate(cell: Cell) -> float:
         sharing="rounds",
         buckets=asyncsim.Tensors(bucket_bytes=bucket, overlap=OVERLAP),
     )
-    workload = asyncsim.Workload(tensor_bytes=tensors)
     stop = asyncsim.Stop(updates=cell.steps * cell.workers)
+    workload = asyncsim.Workload(tensor_bytes=tensors)
     trace = asyncsim.record(cluster, setup.protocols[cell.system], workload, stop=stop)
     done = trace.time[trace.gradients]
     warm = len(done) // 20
     return float((len(done) - 1 - warm) / (done[-1] - done[warm]) * setup.samples)
+
+
+def cells(given: argparse.Namespace) -> list[Cell]:
+    """All that are asked for, those that take long first."""
+    out = []
+    for name in given.figure:
+        setup = setups()[name]
+        published = [int(number) for number in setup.published]
+        for workers in given.workers or published[: 1 if given.quick else None]:
+            out += [Cell(name, workers, system, given.steps, given.tensors) for system in setup.protocols]
+        if name == "4" and 64 in (given.workers or [64]) and not given.quick:
+            balanced = [Cell(name, 64, system, given.steps, given.tensors, balanced=True) for system in setup.protocols]
+            out += [cell for cell in balanced if cell.published]
+    return sorted(out, key=lambda cell: -cell.workers)
+
+
+def name_of(cell: Cell) -> str:
+    """Of a part of the table."""
+    return "Balanced: ResNet-50, nobody is delayed" if cell.balanced else setups()[cell.figure].title
+
+
+def error(cell: Cell, simulated: float) -> float | None:
+    """Of the simulated throughput, in percent of the published one."""
+    return None if cell.published is None else 100 * (simulated / cell.published - 1)
+
+
+def mean(errors: Iterable[float | None]) -> str:
+    """The mean absolute error, as text."""
+    sizes = [abs(each) for each in errors if each is not None]
+    return (
+        f"mean absolute error: {np.mean(sizes):.1f} % ({len(sizes)} cells)" if sizes else "nothing published to compare"
+    )
+
+
+def disorder(found: dict[Cell, float]) -> list[str]:
+    """Pairs of systems that come in the other order than published, where published values differ by over 3 %."""
+    out = []
+    for one, other in combinations(found, 2):
+        if (one.figure, one.workers, one.balanced) != (other.figure, other.workers, other.balanced):
+            continue
+        a, b = one.published, other.published
+        if a and b and max(a, b) > 1.03 * min(a, b) and (a > b) != (found[one] > found[other]):
+            fast, slow = (one, other) if a > b else (other, one)
+            apart = 100 * (max(a, b) / min(a, b) - 1), 100 * (found[slow] / found[fast] - 1)
+            out.append(
+                f"  {name_of(one).split(':')[0]}, {one.workers}: {SYSTEMS[fast.system]} over {SYSTEMS[slow.system]} by "
+                f"{apart[0]:.1f} %; simulated {apart[1]:.1f} % the other way"
+            )
+    return out
+
+
+def table(found: dict[Cell, float]) -> str:
+    """Published, simulated and error of every cell, then the means."""
+    parts, errors = [], {cell: error(cell, value) for cell, value in found.items()}
+    for title in dict.fromkeys(name_of(cell) for cell in sorted(found, key=lambda c: (int(c.figure), c.balanced))):
+        mine = sorted((cell for cell in found if name_of(cell) == title), key=lambda cell: cell.workers)
+        columns: dict[Any, str] = {}
+        texts: dict[tuple[Any, Any], str] = {}
+        for cell in mine:
+            for column, text in (
+                ("published", f"{cell.published:.0f}" if cell.published else "-"),
+                ("simulated", f"{found[cell]:.0f}"),
+                ("error", f"{errors[cell]:+.1f} %" if errors[cell] is not None else "-"),
+            ):
+                columns[cell.workers, column] = f"{cell.workers}: {column}" if column == "published" else column
+                texts[cell.system, (cell.workers, column)] = text
+        rows = {system: label for system, label in SYSTEMS.items() if any(cell.system == system for cell in mine)}
+        unit = setups()[mine[0].figure].unit
+        parts.append(grid(f"{title}: {unit}, by number of workers", columns, rows, texts))
+        parts.append(f"{title.split(':')[0]}: {mean(errors[cell] for cell in mine)}\n\n")
+    wrong = disorder(found)
+    if wrong:
+        parts.append(
+            "In another order than published, where that differs by more than 3 %:\n" + "\n".join(wrong) + "\n\n"
+        )
+    scored = [errors[cell] for cell in found if not cell.balanced]
+    parts.append(f"overall, without the balanced run: {mean(scored)}\n")
+    return "".join(parts)
+
+
+def picture(found: dict[Cell, float]) -> Any:
+    """Bars as in the paper: simulated, with the published value as a mark on them."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    shown = [name for name in setups() if any(cell.figure == name for cell in found)]
+    made, axes = figure(len(shown), height=4.2)
+    colours = dict(
+        zip(SYSTEMS, ("#4477aa", "#66ccee", "#228833", "#ccbb44", "#ee6677", "#aa3377", "#222222"), strict=True)
+    )
+    for ax, name in zip(axes, shown, strict=True):
+        setup = setups()[name]
+        mine = [cell for cell in found if cell.figure == name and not cell.balanced]
+        sizes = sorted({cell.workers for cell in mine})
+        systems = [system for system in SYSTEMS if any(cell.system == system for cell in mine)]
+        width = 0.8 / len(systems)
+        for cell in mine:
+            at = sizes.index(cell.workers) + (systems.index(cell.system) - (len(systems) - 1) / 2) * width
+            ax.bar(at, found[cell] / cell.workers, 0.9 * width, color=colours[cell.system])
+            if cell.published:
+                ax.plot(at, cell.published / cell.workers, "_", color="black", markersize=60 * width, markeredgewidth=3)
+                ax.plot(at, cell.published / cell.workers, "_", color="white", markersize=56 * width, markeredgewidth=1)
+        ax.set_xticks(range(len(sizes)), [str(size) for size in sizes])
+        ax.set(title=setup.title, xlabel="workers", ylabel=f"{setup.unit} of each worker")
+    labels = [Patch(color=colours[system], label=label) for system, label in SYSTEMS.items()]
+    labels.append(Line2D([], [], color="black", marker="_", linewidth=0, markeredgewidth=3, label="published"))
+    made.legend(handles=labels, loc="outside lower center", ncols=len(labels), frameon=False)
+    return made
+
+
+def study(given: argparse.Namespace) -> dict[str, Any]:
+    """All cells, two at a time (or as many as there are cores)."""
+    if given.quick:
+        given.steps, given.tensors = 40, "4e6"
+    check(given)
+    every = cells(given)
+    with ProcessPoolExecutor(given.processes, mp_context=get_context("spawn")) as pool:
+        found = dict(zip(every, tqdm(pool.map(simulate, every), total=len(every), disable=None), strict=True))
+    found = {cell: found[cell] for cell in sorted(found, key=lambda c: (int(c.figure), c.balanced, c.workers))}
+    rows = asyncsim.Table(
+        {
+            "figure": np.array([cell.figure for cell in found]),
+            "balanced": np.array([cell.balanced for cell in found]),
+            "workers": np.array([cell.workers for cell in found]),
+            "system": np.array([cell.system for cell in found]),
+            "published": np.array([cell.published or np.nan for cell in found]),
+            "simulated": np.array(list(found.values())),
+        }
+    )
+    return {"table.txt": table(found), "throughput.csv": rows, "figure.png": picture(found)}
+
+
+def check(given: argparse.Namespace) -> None:
+    """Refuse what cannot be simulated before anything is."""
+    for workers in given.workers or ():
+        if workers < 2 or workers & (workers - 1):
+            raise asyncsim.InputError(f"expected powers of two from 2 on, got {workers}", "--workers")
+    for name in given.figure:
+        for protocol in setups()[name].protocols.values():
+            for workers in given.workers or ():
+                protocol.check(workers)
+    if given.tensors not in ("each", "whole"):
+        try:
+            fine = 1 <= float(given.tensors) < 1e15
+        except ValueError:
+            fine = False
+        if not fine:
+            raise asyncsim.InputError(f"expected each, whole, or a number of bytes, got {given.tensors!r}", "--tensors")
+    if given.steps < 20:
+        raise asyncsim.InputError(f"expected 20 or more, got {given.steps}", "--steps")
+
+
+if __name__ == "__main__":
+    run(
+        __doc__,
+        study,
+        {
+            "--figure": {"nargs": "+", "choices": ("4", "7", "10"), "default": ["4", "7", "10"], "help": "which (all)"},
+            "--workers": {"nargs": "+", "type": int, "help": "how many, powers of two (those published)"},
+            "--tensors": {"default": "each", "help": "exchanged at once: each, whole, or buckets of so many bytes"},
+            "--steps": {"type": int, "default": 1000, "help": "of each worker (1000)"},
+        },
+    )
