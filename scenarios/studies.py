@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import asyncsim
 from asyncsim.files import check_folder, mark, new_folder
@@ -17,14 +17,24 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def arguments(doc: str | None) -> argparse.Namespace:
-    """--quick, --out and --processes, and the ``name`` of the script; its docstring is the help."""
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+class _Parser(argparse.ArgumentParser):
+    """Says in one line what is wrong."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{Path(self.prog).stem}: {message}\n")
+
+
+def arguments(doc: str | None, more: Mapping[str, Mapping[str, Any]]) -> argparse.Namespace:
+    """--quick, --out, --processes and ``more``, and the ``name`` of the script, to which what was given of these is
+    added; its docstring is the help."""
+    parser = _Parser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a small form, in less than a minute: to see that it runs")
     parser.add_argument("--out", metavar="FOLDER", help="where results go (default: runs/ and the script's name)")
     parser.add_argument("--processes", type=int, metavar="N", help="how many at once (default: one for each core)")
+    names = [parser.add_argument(flag, **settings).dest for flag, settings in more.items()]
     given = parser.parse_args()
-    given.name = Path(sys.argv[0]).stem + ("-quick" if given.quick else "")
+    form = [str(getattr(given, name)) for name in names if getattr(given, name) != parser.get_default(name)]
+    given.name = "-".join([Path(sys.argv[0]).stem, *form, *(["quick"] if given.quick else [])])
     given.out = Path(given.out or f"runs/{given.name}")
     return given
 
@@ -41,9 +51,14 @@ def sweep(
     return found
 
 
-def run(doc: str | None, study: Callable[[argparse.Namespace], Mapping[str, Any]]) -> None:
-    """Do a study, write what it returns by file name (texts, tables, figures), and print ``table.txt``."""
-    given = arguments(doc)
+def run(
+    doc: str | None,
+    study: Callable[[argparse.Namespace], Mapping[str, Any]],
+    more: Mapping[str, Mapping[str, Any]] | None = None,
+) -> None:
+    """Do a study, write what it returns by file name (texts, tables, figures), and print ``table.txt``. ``more``:
+    arguments of its own, as argparse has them, by flag."""
+    given = arguments(doc, more or {})
     kind = f"study {given.name}"  # of one study, in one form: no other takes its place
     try:
         check_folder(given.out, kind)
