@@ -14,7 +14,7 @@ from asyncsim.errors import InputError, within
 from asyncsim.problems import Problem
 from asyncsim.protocols import Protocol
 from asyncsim.recording import Stop, record
-from asyncsim.records import Seed, build, checked, table
+from asyncsim.records import Count, Seed, build, checked, table
 from asyncsim.replaying import Every, Target, costs_of, replay
 from asyncsim.replaying.walk import EngineName, Precision, Statistics
 from asyncsim.runs import Run
@@ -38,7 +38,8 @@ class Scenario:
     ``statistics``: whose is what a model keeps besides parameters (BatchNorm's); mean: each worker's own, evaluated by
     their mean; first: each its own, evaluated by worker 0's; shared: one for all, changed by every gradient.
     ``measures``: gap and norms of each gradient (false: faster). ``engine``: scan, a compiled loop, or rows, one call a
-    gradient, for models with ``lax.conv``. ``precision``: of all arithmetic.
+    gradient, for models with ``lax.conv``. ``precision``: of all arithmetic. ``tensor_bytes``: of each tensor
+    that travels, in forward order, in place of the problem's own: a small model learns at the pace of a large one.
     """
 
     cluster: Cluster
@@ -57,6 +58,7 @@ class Scenario:
     measures: bool = True
     engine: EngineName = "scan"
     precision: Precision = "float32"
+    tensor_bytes: tuple[Count, ...] | None = None
 
     def validate(self) -> None:
         if not NAME.fullmatch(self.name):
@@ -97,7 +99,8 @@ class Scenario:
     @property
     def workload(self) -> Workload:
         """What one gradient costs, as the timing sees it."""
-        return _workload(self.problem, self.batch_size)
+        own = _workload(self.problem, self.batch_size)
+        return own if self.tensor_bytes is None else replace(own, tensor_bytes=self.tensor_bytes)
 
     @property
     def costs(self) -> Costs:
@@ -125,6 +128,7 @@ class Scenario:
             statistics=self.statistics,
             schedule=self.schedule,
             precision=self.precision,
+            tensor_bytes=self.tensor_bytes,
         )
 
     def to_table(self) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -37,12 +39,14 @@ def steer(
     statistics: Statistics = "mean",
     schedule: Schedule | None = None,
     precision: Precision = "float32",
+    tensor_bytes: tuple[int, ...] | None = None,
 ) -> Trace:
     """Record a protocol whose timing depends on what is learned (``Protocol.steered``), and return the trace.
 
     The cluster runs to the protocol's next question (``Simulation.ask``); the learning goes along, row by row, to the
     same point; ``algorithm.decide`` answers, and the cluster goes on. A replay of the trace with the same algorithm,
-    problem, seed and settings learns the same. The arguments are those of ``record`` and ``replay``.
+    problem, seed and settings learns the same. The arguments are those of ``record`` and ``replay``; ``tensor_bytes``
+    take the place of the problem's own in the timing.
 
     Each decision looks at the trace so far, so the time grows with its square: some ten thousand rows are well within
     a minute. Raises InputError where the parts do not fit together.
@@ -55,6 +59,8 @@ def steer(
     expect(schedule, Schedule, "schedule")
     expect(sampling, Sampling, "sampling")
     workload = problem.workload(check_field(Workload, "batch_size", batch_size))
+    if tensor_bytes is not None:
+        workload = dataclasses.replace(workload, tensor_bytes=tensor_bytes)
     if costs is None:
         moves = cluster.servers.update_bandwidth is not None
         costs = costs_of(algorithm, problem) if moves else type(algorithm).costs

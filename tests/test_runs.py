@@ -1,5 +1,6 @@
 """Runs: tables, saving, loading, showing, drawing."""
 
+import dataclasses
 import json
 
 import jax
@@ -279,3 +280,28 @@ def test_the_users_own_problem_can_be_saved(tmp_path):
     run.save(tmp_path / "run")
     assert load(tmp_path / "run").updates == run.updates
     assert json.loads((tmp_path / "run" / "asyncsim.json").read_text())["versions"]["asyncsim"]
+
+
+def test_a_small_model_learns_at_the_pace_of_a_large_one():
+    """Other sizes than the problem's own change when things happen, and nothing of what is learned."""
+    worker = {"step_time": 1.0, "host": {"name": "host", "bandwidth": 1000.0}}
+    small = asyncsim.Scenario(**{**SCENARIO, "cluster": {"workers": [worker]}, "stop": {"updates": 5}})
+    large = dataclasses.replace(small, tensor_bytes=(3000, 1000))
+    assert large.record().workload == dataclasses.replace(small.record().workload, tensor_bytes=(3000, 1000))
+    runs = asyncsim.run(small), asyncsim.run(large)
+    for done, size in zip(runs, (small.workload.model_bytes, 4000), strict=True):
+        assert done.summary["seconds"] == pytest.approx(5 + 9 * size / 1000)  # sent five times, received four times
+    assert all(map(np.array_equal, *(jax.tree.leaves(run.params) for run in runs)))
+    assert asyncsim.Scenario(**runs[1].scenario) == large.resolved()
+
+
+def test_a_steered_protocol_sends_what_it_is_told_to():
+    scenario = {
+        **SCENARIO,
+        "algorithm": {"name": "gaia", "learning_rate": 0.1, "threshold": 1e-9},
+        "stop": {"updates": 5},
+    }
+    del scenario["target"]
+    sizes = [asyncsim.Scenario(**scenario, tensor_bytes=size).record().transfers["bytes"] for size in (None, [70, 30])]
+    assert len(set(sizes[0])) == 1
+    assert set(sizes[1]) == {200.0}  # a value and where it belongs

@@ -1,5 +1,6 @@
 """The studies in ``scenarios/``: their quick forms run, and what is committed is what they give."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -9,7 +10,11 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 FASHION = Path("/usr/share/datasets/fashion-mnist")
-STUDIES = ("smega2_accuracy", "gap", "momentum_memory", "learning_rate", "error_runtime")
+STUDIES = (
+    *("smega2_accuracy", "gap", "momentum_memory", "learning_rate", "error_runtime"),
+    *("wagma_accuracy", "eager_collectives"),
+)
+WITHOUT_DATA = ("momentum_memory", "eager_collectives")
 
 
 def run(study, folder, *arguments):
@@ -19,7 +24,7 @@ def run(study, folder, *arguments):
 
 @pytest.mark.parametrize("study", STUDIES)
 def test_the_quick_form_runs(study, tmp_path):
-    if study != "momentum_memory" and not FASHION.exists():
+    if study not in WITHOUT_DATA and not FASHION.exists():
         pytest.skip("needs Fashion-MNIST")
     done = run(study, tmp_path, "--quick", "--processes", "1")
     assert done.returncode == 0, done.stderr
@@ -51,3 +56,31 @@ def test_a_folder_that_holds_anything_else_is_left_alone(tmp_path):
     assert done.returncode == 2
     assert done.stderr.startswith("momentum_memory-quick: mine: is not empty and holds no asyncsim results")
     assert [p.name for p in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize(
+    ("study", "arguments", "message"),
+    [
+        ("momentum_memory", ["--fast"], "unrecognized arguments: --fast"),
+        ("eager_collectives", ["--workers", "16"], "unrecognized arguments: --workers 16"),
+        ("wagma_accuracy", ["--workers", "17"], "argument --workers: invalid choice: 17"),
+    ],
+)
+def test_wrong_arguments_are_one_line(study, arguments, message, tmp_path):
+    done = run(study, tmp_path, *arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"{study}: {message}")
+    assert done.stderr.count("\n") == 1
+    assert not done.stdout
+    assert not any(tmp_path.iterdir())
+
+
+def test_each_form_of_a_study_has_a_name(monkeypatch):
+    """So that no form takes the place of another."""
+    monkeypatch.syspath_prepend(str(ROOT / "scenarios"))
+    studies = importlib.import_module("studies")
+    more = {"--workers": {"type": int}}
+    names = {"": "a_study", "--workers 16": "a_study-16", "--quick --workers 16": "a_study-16-quick"}
+    for words, name in names.items():
+        monkeypatch.setattr(sys, "argv", ["scenarios/a_study.py", *words.split()])
+        assert studies.arguments("What it asks.", more).name == name
