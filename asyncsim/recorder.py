@@ -172,9 +172,10 @@ class Recorder:
         until then it keeps what they hold."""
         self.released.update(rows)
 
-    def enter(self, worker: int, kind: int) -> None:
-        """From now on the worker does this: COMPUTE, SEND, RECEIVE, WAIT or SERVED."""
-        self._spans.extend((self.clock.now, worker, kind))
+    def enter(self, worker: int, kind: int, since: float | None = None) -> None:
+        """From now on the worker does this: COMPUTE, SEND, RECEIVE, WAIT or SERVED. ``since``: it has done so from that
+        time on, which is after it entered what it did before."""
+        self._spans.extend((self.clock.now if since is None else since, worker, kind))
 
     def _full(self) -> None:
         if self.updates >= self.max_updates or self.gradients >= self.max_gradients:

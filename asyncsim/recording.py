@@ -100,6 +100,7 @@ class Recording:
         workload = replace(workload, sample_flops=None)  # the step times have it in them, if they ask for it at all
         protocol.check(cluster.num_workers)
         within("cluster.topology", cluster.check_reach, protocol.kind)
+        within("cluster.buckets", cluster.buckets.check, protocol.kind)
         within("cluster.buckets", cluster.buckets.pieces, workload.tensor_bytes)
         updates, gradients, seconds = _limits(cluster, protocol, workload, costs, stop)
         self._steered = protocol.steered

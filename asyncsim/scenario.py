@@ -72,6 +72,7 @@ class Scenario:
             )
         within("protocol", protocol.check, self.cluster.num_workers)
         within("cluster.topology", self.cluster.check_reach, protocol.kind)
+        within("cluster.buckets", self.cluster.buckets.check, protocol.kind)
         if protocol.steered:
             check_steered(protocol, self.algorithm)
 

@@ -1,4 +1,4 @@
-"""The cluster of the WAGMA-SGD paper, with its delays, and the messages of ResNet-50."""
+"""The machine of the WAGMA-SGD paper, the delays that it injects, and ResNet-50: what its studies have in common."""
 
 from __future__ import annotations
 
@@ -7,23 +7,45 @@ from pathlib import Path
 
 import asyncsim
 
-STEP = 0.613  # seconds of a step of ResNet-50, 128 images on a P100
+DATA = Path(__file__).parent / "data"
+PUBLISHED = json.loads((DATA / "wagma_figures.json").read_text(encoding="utf-8"))
+
+# The machine is asyncsim's "piz_daint": its bandwidth and latency were measured, what its processor copies or adds in a
+# second follows from a parameter server's throughput in another paper, so none of this from the figures simulated here.
+HOST = "piz_daint"
+TOPOLOGY = asyncsim.Racks(hosts=384)  # a group of the dragonfly
+OVERLAP = 0.3  # exchanges proceed in this part of the backward pass; chosen on figure 4 (.25 to .35 fit it)
+JITTER = 0.02  # coefficient of variation of a GPU's own step times, as in traces of jobs without stragglers
 DELAY = 0.32  # seconds
 
 
-def cluster(workers: int) -> asyncsim.Cluster:
-    """Nodes of Piz Daint; at each step two of all workers sleep on average, as the released code has it: every worker
-    draws twice by itself whether it is one of them."""
+def machine(
+    workers: int,
+    step_time: asyncsim.StepTime,
+    delays: tuple[asyncsim.Delay, ...] = (),
+    bucket_bytes: int = 1,
+) -> asyncsim.Cluster:
+    """Nodes of Piz Daint that exchange models tensor by tensor, or in buckets of at least so many bytes."""
     return asyncsim.Cluster(
-        (asyncsim.Workers(asyncsim.Gamma(mean=STEP, cv=0.02), workers, "piz_daint"),),
-        delays=(asyncsim.IndependentDelays(probability=1 - (1 - 1 / workers) ** 2, seconds=DELAY),),
+        (asyncsim.Workers(step_time, workers, HOST),),
+        delays=delays,
+        topology=TOPOLOGY,
         sharing="rounds",
-        # tensors travel one by one in that code: 4 MiB are fine enough; a part of them, in the backward pass
-        buckets=asyncsim.PyTorchDDP(bucket_bytes=2**22, first_bucket_bytes=2**22, overlap=0.3),
+        buckets=asyncsim.Tensors(bucket_bytes=bucket_bytes, overlap=OVERLAP),
     )
 
 
+def injected(workers: int) -> tuple[asyncsim.Delay, ...]:
+    """320 ms before the forward pass of two workers a step, as the released code has it: each draws twice by itself
+    whether it is one of them."""
+    return (asyncsim.IndependentDelays(probability=1 - (1 - 1 / workers) ** 2, seconds=DELAY),)
+
+
 def resnet50() -> tuple[int, ...]:
-    """Bytes of its tensors in forward order."""
-    text = (Path(__file__).parent / "data" / "resnet50_tensors.json").read_text(encoding="utf-8")
-    return tuple(json.loads(text)["tensor_bytes"])
+    """Bytes of its 161 tensors, in forward order."""
+    return tuple(json.loads((DATA / "resnet50_tensors.json").read_text(encoding="utf-8"))["tensor_bytes"])
+
+
+def per_worker(published: dict[str, dict[str, float]]) -> list[float]:
+    """What a worker does in a second where nobody waits (the bars called ideal), at each size."""
+    return [cells["ideal"] / int(workers) for workers, cells in published.items()]

@@ -9,30 +9,20 @@ python scenarios/wagma_throughput.py --quick
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import combinations
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from studies import figure, grid, run
 from tqdm import tqdm
+from wagma_setup import DATA, JITTER, PUBLISHED, injected, machine, per_worker, resnet50
 
 import asyncsim
 
-DATA = Path(__file__).parent / "data"
-PUBLISHED = json.loads((DATA / "wagma_figures.json").read_text(encoding="utf-8"))
-
-# Of all figures. The machine is asyncsim's "piz_daint": its bandwidth and latency were measured, what its processor
-# copies or adds in a second follows from a parameter server's throughput in another paper, none of these figures.
-HOST = "piz_daint"
-TOPOLOGY = asyncsim.Racks(hosts=384)  # a group of the dragonfly
-OVERLAP = 0.3  # exchanges proceed in this part of the backward pass; chosen on figure 4 (fits it from .25 to .35)
-JITTER = 0.02  # coefficient of variation of a GPU's own step times, as in traces of jobs without stragglers
 # Of figure 10 alone, both from its inset: the fastest iterations of 1024 workers that wait for nobody take .37 s longer
 # than the ideal ones; half of local SGD's take less than 4.2 s, so that long times must come together.
 OVERHEAD = 0.3  # seconds that are no collecting and no learning; chosen on the figure
@@ -67,11 +57,6 @@ class Setup:
     dense: tuple[int, ...] = ()  # the tensors that an all-reduce of gradients adds up, if not all
 
 
-def resnet50() -> tuple[int, ...]:
-    """Its 161 tensors."""
-    return tuple(json.loads((DATA / "resnet50_tensors.json").read_text(encoding="utf-8"))["tensor_bytes"])
-
-
 def transformer() -> tuple[int, ...]:
     """The base model of Vaswani et al. (2017): 6 + 6 layers of width 512, inner 2048, a norm before each part and one
     after each stack, no biases in attention, and one embedding of 33,708 rows for source, target and output: 61,362,176
@@ -103,11 +88,6 @@ def ddppo() -> tuple[int, ...]:
     return tuple(4 * size for size in [*sizes, features - hidden, hidden, *recurrent, *heads])
 
 
-def injected(workers: int) -> tuple[asyncsim.Delay, ...]:
-    """320 ms before the forward pass of two workers a step, as the released code has it: each draws twice by itself."""
-    return (asyncsim.IndependentDelays(probability=1 - (1 - 1 / workers) ** 2, seconds=0.32),)
-
-
 def sentences() -> asyncsim.StepTime:
     """Step times of figure 6: batches of sentences of like length, up to 8192 tokens."""
     times = PUBLISHED["transformer_step_seconds"]
@@ -130,18 +110,13 @@ def experience() -> tuple[float, tuple[asyncsim.Delay, ...]]:
     return float(times.mean()), (always, bursts)
 
 
-def per_worker(published: dict[str, dict[str, float]]) -> list[float]:
-    """What a worker does in a second where nobody waits, at each size."""
-    return [cells["ideal"] / int(workers) for workers, cells in published.items()]
-
-
 def setups() -> dict[str, Setup]:
     """All figures."""
     images, tokens, steps = (PUBLISHED[f"{name}_per_second"] for name in ("images", "tokens", "experience"))
     common: dict[str, asyncsim.Protocol] = {
         "localSGD": asyncsim.PeriodicAveraging(),
         "DPSGD": asyncsim.RingAveraging(),
-        "ADPSGD": asyncsim.PairwiseAveraging(averages=None),
+        "ADPSGD": asyncsim.PairwiseAveraging(averages=0),
     }
     collecting, before = experience()
     embedding, *others = transformer()
@@ -227,13 +202,8 @@ def simulate(cell: Cell) -> float:
     setup = setups()[cell.figure]
     tensors = setup.dense if cell.system == "Allreduce" and setup.dense else setup.tensors
     bucket = 1 if cell.tensors == "each" else sum(tensors) if cell.tensors == "whole" else int(float(cell.tensors))
-    cluster = asyncsim.Cluster(
-        (asyncsim.Workers(setup.step_time, cell.workers, HOST),),
-        delays=() if cell.balanced else setup.delays(cell.workers),
-        topology=TOPOLOGY,
-        sharing="rounds",
-        buckets=asyncsim.Tensors(bucket_bytes=bucket, overlap=OVERLAP),
-    )
+    delays = () if cell.balanced else setup.delays(cell.workers)
+    cluster = machine(cell.workers, setup.step_time, delays, bucket)
     stop = asyncsim.Stop(updates=cell.steps * cell.workers)
     workload = asyncsim.Workload(tensor_bytes=tensors)
     trace = asyncsim.record(cluster, setup.protocols[cell.system], workload, stop=stop)

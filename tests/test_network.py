@@ -25,6 +25,7 @@ from asyncsim.cluster import (
     Servers,
     SiteLink,
     Sites,
+    Tensors,
     Whole,
     Workers,
 )
@@ -482,6 +483,14 @@ def test_pieces_leave_one_after_another(tensors, ends, overlap, bandwidth):
     assert uploads(PyTorchDDP(overlap=overlap), tensors, bandwidth)[1] == pytest.approx(expected, rel=1e-9)
 
 
+def test_each_tensor_by_itself_or_small_ones_together():
+    each = [round(piece.share * sum(TENSORS)) for piece in Tensors().pieces(TENSORS)]
+    assert each == TENSORS[::-1]
+    some = [round(piece.share * sum(TENSORS)) for piece in Tensors(bucket_bytes=MIB).pieces(TENSORS)]
+    assert some == [5 * MIB // 4, 20 * MIB, 10 * MIB, 30 * MIB]
+    assert Tensors(overlap=0.0).pieces(TENSORS)[0].ready == 1.0
+
+
 @pytest.mark.parametrize("buckets", [PyTorchDDP(overlap=0.0), P3(overlap=0.0), Horovod(overlap=0.0)])
 def test_without_overlap_all_is_sent_after_the_step(buckets):
     """As if whole, but that Horovod sends when it looks next."""
@@ -669,7 +678,7 @@ def test_a_simulation_that_is_over_leaves_nothing_behind():
     recording = Recording(of(3), Asynchronous(), Workload(tensor_bytes=[5]), stop=Stop(updates=50))
     assert recording.go_on() is None
     recording.trace()
-    gone = [weakref.ref(x) for x in (recording._sim, recording._log, recording._sim._transfers.layout)]
+    gone = [weakref.ref(x) for x in (recording._sim, recording._log, recording._sim.transfers.layout)]
     del recording
     gc.collect()
     assert [x() for x in gone] == [None] * 3

@@ -24,11 +24,13 @@ from asyncsim.algorithms import (
     OverlapSGP,
 )
 from asyncsim.cluster import (
+    P3,
     Cluster,
     Constant,
     Exponential,
     FixedDelays,
     Gamma,
+    Horovod,
     Host,
     IndependentDelays,
     Racks,
@@ -66,7 +68,7 @@ PROTOCOLS = [
     *(OverlapPush(), OverlapPush(2, staleness=2)),
     *(PairwiseAveraging(), PairwiseAveraging(2, "exponential"), PairwiseAveraging(graph="random")),
     *(EagerAllreduce(), EagerAllreduce("majority", sync_period=4, average_period=3)),
-    *(WaitAvoidingGroups(), WaitAvoidingGroups(2, 3), WaitAvoidingGroups(4, None, "fixed")),
+    *(WaitAvoidingGroups(), WaitAvoidingGroups(2, 3), WaitAvoidingGroups(4, 0, "fixed")),
     *(WaitAvoidingGroups(sync_period=4, groups="none"), WaitAvoidingGroups(2, 5, wait="all")),
     WaitAvoidingGroups(2, 11, average="before", count_own="always"),
 ]
@@ -153,7 +155,7 @@ def of(times, **more):
     [
         *(PeriodicAveraging(), RingAveraging(), RingAveraging(2), Push(), Push(2), Push(2, "exponential")),
         *(PairwiseAveraging(), PairwiseAveraging(3, "random")),
-        *(WaitAvoidingGroups(4, None, wait="all"), WaitAvoidingGroups(2, 4, wait="all")),
+        *(WaitAvoidingGroups(4, 0, wait="all"), WaitAvoidingGroups(2, 4, wait="all")),
     ],
     ids=repr,
 )
@@ -189,7 +191,7 @@ def test_a_butterfly_averages_exactly(width):
     """Groups of S among 64: the global average after log2 P / log2 S iterations, and not before."""
     cluster, rounds = Cluster((Workers(1.0, 64),)), 6 // width
     spreads = [
-        spread(mixed(record(cluster, WaitAvoidingGroups(1 << width, None), stop=Stop(seconds=k + 0.5))))
+        spread(mixed(record(cluster, WaitAvoidingGroups(1 << width, 0), stop=Stop(seconds=k + 0.5))))
         for k in range(rounds + 1)
     ]
     assert min(spreads[:-1]) > 0.99
@@ -279,7 +281,7 @@ def test_the_same_with_latency_and_the_released_codes_order():
     with one's own at 1/3."""
     times = [1.0, 1.0, 1.0, Recorded(values=(1.15, 1.0))]
     cluster = of(times, latency=0.1)
-    trace = record(cluster, WaitAvoidingGroups(2, None, average="before", count_own="always"), stop=Stop(updates=4))
+    trace = record(cluster, WaitAvoidingGroups(2, 0, average="before", count_own="always"), stop=Stop(updates=4))
     assert rows_of(trace) == [
         *("1 publish 0", "1 publish 1", "1 publish 2", "1.1 publish 3"),
         *("1.1 mix 0@1 1@1 at 1/2", "1.1 merge 0 1/3 2/3", "1.1 step 0", "1.1 merge 1 1/3 2/3", "1.1 step 1"),
@@ -331,7 +333,7 @@ def test_wagma_groups_are_those_of_the_papers_example():
         for r in np.flatnonzero(trace.verb == MIX)
     ]
     assert groups[:4] == [[0, 1, 2, 3], [4, 5, 6, 7], [0, 1, 4, 5], [2, 3, 6, 7]]
-    assert [WaitAvoidingGroups().size_of_groups(n) for n in (1, 2, 4, 8, 16, 32, 64, 1024)] == [1, 1, 2, 2, 4, 4, 8, 32]
+    assert [WaitAvoidingGroups().size_of_groups(n) for n in (1, 2, 4, 8, 16, 32, 64, 1024)] == [1, 2, 2, 2, 4, 4, 8, 32]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -388,7 +390,7 @@ def test_synchronous_sgd_in_five_ways(momentum):
         (recorded(GradientAllreduce(), 4, 33), AllreduceSGD(0.1, momentum)),
         (recorded(PeriodicAveraging(), 4, 32), LocalSGD(0.1, momentum)),
         (recorded(WaitAvoidingGroups(4), 4, 32, equal), WAGMA(0.1, momentum)),
-        (recorded(WaitAvoidingGroups(4, None, wait="all"), 4, 32, equal), WAGMA(0.1, momentum)),
+        (recorded(WaitAvoidingGroups(4, 0, wait="all"), 4, 32, equal), WAGMA(0.1, momentum)),
         (recorded(EagerAllreduce(), 4, 33, equal), EagerSGD(0.1, momentum)),
         (recorded(EagerAllreduce("majority", average_period=3), 4, 33, equal), EagerSGD(0.1, momentum)),
     ):
@@ -518,7 +520,10 @@ def test_closed_forms_are_the_network_in_motion(name):
         (WaitAvoidingGroups(), 6, "partial collectives run on a power of two of workers .*, not on 6"),
         (WaitAvoidingGroups(3), 8, "group_size: expected a power of two of at most 8 workers, got 3"),
         (WaitAvoidingGroups(16), 8, "group_size: expected a power of two of at most 8 workers, got 16"),
-        (WaitAvoidingGroups(groups="none", sync_period=None), 8, "sync_period: without groups, and never global"),
+        (WaitAvoidingGroups(groups="none", sync_period=0), 8, "sync_period: without groups, and never global"),
+        (WaitAvoidingGroups(1, 0), 8, "sync_period: without groups, and never global"),
+        (WaitAvoidingGroups(4, groups="none"), 8, "group_size: goes with groups; there are none"),
+        (PairwiseAveraging(0), 8, "averages: without pause worker 1 averages endlessly in no time"),
         (EagerAllreduce(), 12, "partial collectives run on a power of two"),
         (GradientAllreduce("rabenseifner"), 6, "all_reduce: rabenseifner needs a power of two of workers, not 6"),
         (Push(4), 8, "peers: 8 workers have at most 3 peers to send to, got 4"),
@@ -528,6 +533,39 @@ def test_closed_forms_are_the_network_in_motion(name):
 def test_what_cannot_run_is_refused(protocol, workers, message):
     with pytest.raises(InputError, match=message):
         record(Cluster((Workers(1.0, workers),)), protocol, stop=Stop(updates=10))
+
+
+@pytest.mark.parametrize("buckets", [Horovod(), P3()])
+def test_what_goes_to_a_server_is_refused_between_peers(buckets):
+    cluster = Cluster((Workers(1.0, 4),), buckets=buckets)
+    with pytest.raises(InputError, match=r"cluster\.buckets\.name: .* sends gradients to a server; peers exchange by"):
+        record(cluster, GradientAllreduce(), SMALL, stop=Stop(updates=10))
+
+
+def test_sparse_rows_are_gathered_after_the_rest():
+    """Steps of 1 s; 3 MB at 10 MB/s among 4 by Rabenseifner, then 3 rounds of 1 MB."""
+    cluster = Cluster((Workers(1.0, 4, Host(bandwidth=1e7, latency=0.05)),))
+    trace = record(cluster, GradientAllreduce(gathered_bytes=1e6), SMALL, stop=Stop(updates=9))
+    dense, rows = 4 * 0.1 + 2 * 0.75 * 0.3, 3 * (0.1 + 0.1)
+    reads = np.unique(trace.time[trace.verb == READ])
+    assert np.diff(reads) == pytest.approx([1 + dense + rows] * 2)
+    with pytest.raises(
+        InputError, match="gathered_bytes: needs the sizes of the tensors: a workload with tensor_bytes"
+    ):
+        record(cluster, GradientAllreduce(gathered_bytes=1e6), stop=Stop(updates=9))
+
+
+def test_shares_of_time_tell_waiting_from_exchanging():
+    """One of four is late by 2 s: three wait for it, then all exchange for .1 + .1 s."""
+    cluster = Cluster((Workers(1.0, 4, Host(latency=0.05)),), delays=(FixedDelays((2,), 2.0),))
+    trace = record(cluster, PeriodicAveraging(all_reduce="recursive_doubling"), stop=Stop(seconds=6.5))
+    spans = trace.spans
+    for i in range(4):
+        mine = spans["worker"] == i
+        kinds = ["compute", "send"] if i == 2 else ["compute", "wait", "send"]
+        assert spans["kind"][mine][:-1].tolist() == kinds * 2
+        lasted = (spans["end"] - spans["start"])[mine][:-1]
+        assert lasted == pytest.approx([3, 0.2] * 2 if i == 2 else [1, 2, 0.2] * 2)
 
 
 MEMORY = """

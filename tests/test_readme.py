@@ -26,7 +26,7 @@ def blocks(text, language):
 def test_its_python_runs(readme, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     found = blocks(readme, "python")
-    assert len(found) == 12
+    assert len(found) == 13
     for code in found:
         if "import flax" in code or "import equinox" in code:
             continue  # test_other_libraries runs these
@@ -55,13 +55,22 @@ def test_its_clusters_are_right(readme, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows_of_ranks = "".join(f"{rank},{0.1 + rank / 100}\n" for _ in range(3) for rank in range(8))
     (tmp_path / "steps.csv").write_text("rank,seconds\n" + rows_of_ranks)
-    scenario, _, *clusters = blocks(readme, "toml")
+    scenario, _, *clusters = (text for text in blocks(readme, "toml") if "[variants." not in text)
     rest = scenario[scenario.index("[algorithm]") :]
     for cluster, workers in zip(clusters, (16, 12), strict=True):
         (tmp_path / "mine.toml").write_text(cluster + rest, encoding="utf-8")
         (scenario,) = load_scenarios(tmp_path / "mine.toml", ["stop={updates=50}"]).values()
         assert scenario.cluster.num_workers == workers
         assert run(scenario).summary["updates"] == 50
+
+
+def test_its_peers_meet(readme, tmp_path):
+    (toml,) = (text for text in blocks(readme, "toml") if "[variants." in text)
+    (tmp_path / "peers.toml").write_text(toml, encoding="utf-8")
+    found = load_scenarios(tmp_path / "peers.toml", ["stop={updates=320}"])
+    assert list(found) == ["wagma", "local", "gossip"]
+    seconds = {name: run(scenario).summary["seconds"] for name, scenario in found.items()}
+    assert seconds["gossip"] < seconds["wagma"] < seconds["local"]
 
 
 def test_its_sweep_is_one(readme, tmp_path, request):

@@ -20,6 +20,7 @@ import asyncsim
 from asyncsim.cluster import (
     CVB,
     GPU,
+    Bursts,
     Cluster,
     Constant,
     DrawnDelays,
@@ -586,7 +587,21 @@ def test_independent_delays():
     assert times(Constant(1.0), 300, delays=(IndependentDelays(0.0, 0.5),)).tolist() == [1.0] * 300
 
 
-DELAYS = [FixedDelays([1], 0.5), DrawnDelays(1, 0.5), IndependentDelays(0.3, 0.5)]
+@pytest.mark.parametrize("concentration", [0.2, 2.0])
+def test_delays_in_bursts(concentration):
+    """The number late at a step is beta-binomial: mean n m, variance n m (1 - m) (n + s) / (1 + s), s the sum of the
+    beta distribution's parameters."""
+    n, steps, mean = 20, 20_000, 0.1
+    cluster = Cluster((Workers(Constant(1.0), n),), delays=(Bursts(mean, concentration, 0.5),))
+    count = (np.array([list(islice(cluster.step_times(j, 1), steps)) for j in range(n)]) == 1.5).sum(0)
+    total = concentration / mean
+    variance = n * mean * (1 - mean) * (n + total) / (1 + total)
+    assert count.mean() == pytest.approx(n * mean, abs=4 * math.sqrt(variance / steps))
+    assert count.var() == pytest.approx(variance, rel=0.05)
+    assert cluster.mean_delay == pytest.approx(0.05)
+
+
+DELAYS = [FixedDelays([1], 0.5), DrawnDelays(1, 0.5), IndependentDelays(0.3, 0.5), Bursts(0.3, 1.0, 0.5)]
 
 
 @pytest.mark.parametrize("delay", DELAYS, ids=lambda delay: delay.name)
@@ -597,7 +612,7 @@ def test_a_delay_leaves_the_step_draws_as_they_were(delay):
         assert all(b in (a, a + 0.5) for a, b in zip(bare, with_it, strict=True))
 
 
-@pytest.mark.parametrize("delay", [DELAYS[0], DELAYS[2]], ids=lambda delay: delay.name)
+@pytest.mark.parametrize("delay", [DELAYS[0], *DELAYS[2:]], ids=lambda delay: delay.name)
 def test_adding_a_worker_leaves_the_others_delays(delay):
     for worker in range(3):
         few, many = (times(Gamma(1.0, 0.5), 600, worker=worker, num_workers=n, delays=(delay,)) for n in (3, 4))

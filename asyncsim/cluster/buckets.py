@@ -45,6 +45,12 @@ class Buckets(Family):
     def pieces(self, tensor_bytes: Sequence[int]) -> list[Piece] | None:
         """The pieces of a gradient; None: the whole, sent after the step."""
 
+    def check(self, kind: str) -> None:
+        """Raise InputError if pieces cannot be sent in this way with a ``server``, or between ``peers``."""
+        if kind == "peers" and (self.fuses or self.by_priority):
+            what = f"{self.name} sends gradients to a server; peers exchange by whole, tensors or pytorch_ddp"
+            raise InputError(what, "name")
+
 
 @register("whole")
 @checked

@@ -205,6 +205,11 @@ class Simulation:
         self.transfers.send(worker, BETWEEN, worker, peer, size, arrival.start, ready=ready, left=left)
         return arrival
 
+    def takes_time(self, worker: int, peer: int) -> bool:
+        """Whether a model on its way between two peers takes any."""
+        route = self.transfers.layout.route(worker, peer)
+        return route.latency > 0 or (self.model_bytes > 0 and (bool(route.path) or route.copies < float("inf")))
+
     def ask(self, worker: int) -> Asking:
         """What the algorithm decides for the worker at this point (``Algorithm.decide``): the learning goes on up to
         here. Only for a protocol that is ``steered``."""

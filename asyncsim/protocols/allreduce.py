@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import ClassVar
 
+from asyncsim.errors import InputError
 from asyncsim.exchanges import Exchanges
 from asyncsim.exchanges.schedules import gather
 from asyncsim.network.simulation import Process, Simulation
@@ -29,7 +30,9 @@ class _Everybody(Protocol):
     def start(self, sim: Simulation) -> None:
         schedule, everybody = all_reduce(self.all_reduce, sim.num_workers), range(sim.num_workers)
         rounds = blocking(Exchanges(sim, after=self.passes), lambda _: schedule)
-        rows = gather(sim.num_workers, self.gathered_bytes / sim.model_bytes if self.gathered_bytes else 0.0)
+        if self.gathered_bytes and not sim.model_bytes:
+            raise InputError("needs the sizes of the tensors: a workload with tensor_bytes", "gathered_bytes")
+        rows = gather(sim.num_workers, self.gathered_bytes / (sim.model_bytes or 1))
         gathers = blocking(Exchanges(sim, whole=True), lambda _: rows)
         mean = [1 / sim.num_workers] * sim.num_workers
 
@@ -46,7 +49,7 @@ class _Everybody(Protocol):
                 yield end
                 sim.log.step(i, read)
                 here.messages[i] = sim.log.publish(i, keep=1.0 - self.keeps)
-                yield from sim.wait(i, done, f"the all-reduce of step {t}")
+                yield from here.finish(i, done, f"the all-reduce of step {t}")
                 if self.gathered_bytes:
                     yield from sim.wait(i, gathers[t].exchange.join(i, [sim.env.now]), f"sparse rows of step {t}")
                     gathers.leave(t)

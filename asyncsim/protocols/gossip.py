@@ -49,7 +49,7 @@ class RingAveraging(Protocol):
                 end, ready = sim.begin(i)
                 done = here.exchange.join(i, [sim.env.now] * len(ready) if self.early else ready)
                 yield end
-                yield from sim.wait(i, done, f"its neighbours' models before step {t}")
+                yield from here.finish(i, done, f"its neighbours' models before step {t}", beside[i])
                 sim.log.merge(i, here.mix(mine, [1 / len(mine)] * len(mine)))
                 sim.log.step(i, read)
                 rounds.leave(t)
@@ -127,7 +127,7 @@ class Push(_Pushing):
                 yield end
                 sim.log.step(i, read)
                 here.messages[i] = sim.log.publish(i, keep=part)
-                yield from sim.wait(i, done, f"what is pushed to it in step {t}")
+                yield from here.finish(i, done, f"what is pushed to it in step {t}", mine)
                 if mine:
                     sim.log.merge(i, here.mix(mine, [part] * len(mine)), keep=1.0, take=1.0)
                 rounds.leave(t)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import simpy
+from msgspec import Meta
 
+from asyncsim.errors import InputError
 from asyncsim.network.simulation import Process, Simulation
 from asyncsim.network.turns import Lock
 from asyncsim.protocols.base import Protocol
-from asyncsim.records import Count, checked, register
+from asyncsim.records import checked, register
 from asyncsim.streams import Purpose, generator
 
 
@@ -22,7 +24,7 @@ class PairwiseAveraging(Protocol):
 
     Workers of odd numbers are active, those of even numbers passive, so that nobody waits in a circle. During each of
     its gradients an active worker does ``averages`` of them, one after another; where these take longer, the next
-    gradient waits. None: one after another without pause, as in released codes, and nobody waits for them. A passive
+    gradient waits. 0: one after another without pause, as in released codes, and nobody waits for them. A passive
     worker answers one at a time. Then both models travel at once, and when both are there, each takes half of the
     difference between them as they were sent: steps made in between stay whole. A gradient is applied to the model as
     it then is. ``graph``: ring, the neighbour after, then the one before; exponential, those 1, 3, 5, 9, 17, ... after
@@ -34,13 +36,15 @@ class PairwiseAveraging(Protocol):
     graphs and copies as in the code of WAGMA-SGD's authors.
     """
 
-    averages: Count | None = 1
+    averages: Annotated[int, Meta(ge=0)] = 1
     graph: Literal["ring", "exponential", "random"] = "ring"
 
     kind: ClassVar[str] = "peers"
 
     def start(self, sim: Simulation) -> None:
         locks = {j: Lock(sim.env) for j in range(0, sim.num_workers, 2)}
+        if not self.averages:
+            self._check_that_it_takes_time(sim)
 
         def average(i: int, j: int) -> Process:
             """Active i with passive j."""
@@ -62,15 +66,15 @@ class PairwiseAveraging(Protocol):
         def worker(i: int) -> Process:
             partners = self._partners(i, sim) if i % 2 else None
             going: simpy.Event | None = None
-            if partners is not None and self.averages is None:
+            if partners is not None and not self.averages:
                 sim.env.process(gossip(i, partners))
             while True:
-                if partners is not None and self.averages is not None:
+                if partners is not None and self.averages:
                     going = sim.env.process(gossip(i, partners))
                 read = sim.log.read(i)
                 end, ready = sim.begin(i)
                 yield end
-                copied = sim.pass_over(i, ready, 2.0, shared=self.averages is None)
+                copied = sim.pass_over(i, ready, 2.0, shared=not self.averages)
                 if copied is not None:
                     yield from sim.wait(i, copied, "its processor")
                 sim.log.step(i, read)
@@ -79,6 +83,14 @@ class PairwiseAveraging(Protocol):
 
         for i in range(sim.num_workers):
             sim.env.process(worker(i))
+
+    def _check_that_it_takes_time(self, sim: Simulation) -> None:
+        """Without pause, an active worker would else average for ever at one instant."""
+        for i in range(1, sim.num_workers, 2):
+            some = itertools.islice(self._partners(i, sim), 2 * sim.num_workers)
+            if not any(sim.takes_time(i, j) for j in some):
+                what = f"without pause worker {i} averages endlessly in no time: it needs a network, or averages >= 1"
+                raise InputError(what, "averages")
 
     def _partners(self, i: int, sim: Simulation) -> Iterator[int]:
         """Those that an active worker averages with, one after another, without end."""

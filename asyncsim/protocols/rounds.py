@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, Literal, TypeVar
+
+import simpy
 
 from asyncsim.errors import InputError
 from asyncsim.exchanges import Exchange, Exchanges, Schedule
 from asyncsim.exchanges.schedules import schedule
-from asyncsim.network.simulation import Simulation
+from asyncsim.network.simulation import Process, Simulation
+from asyncsim.vocabulary import SEND
 
 AllReduce = Literal["rabenseifner", "ring", "recursive_doubling", "binomial_tree"]
 POWERS = ("rabenseifner", "recursive_doubling")  # those that need a power of two
@@ -31,6 +34,16 @@ class Round:
         self.exchange = exchange
         self.messages: dict[int, int] = {}  # rows, by worker
         self._sim, self._mixes = sim, dict[tuple[int, ...], int]()
+        self._came: dict[int, float] = {}  # when each worker's step was done
+        self._latest = 0.0
+
+    def finish(self, worker: int, done: simpy.Event, what: str, partners: Iterable[int] | None = None) -> Process:
+        """The worker's step is done: it waits until those of its ``partners`` (None: of all) are, then it exchanges
+        with them until ``done``."""
+        self._came[worker] = self._latest = now = self._sim.env.now
+        yield from self._sim.wait(worker, done, what)
+        since = self._latest if partners is None else max((self._came.get(j, now) for j in partners), default=now)
+        self._sim.log.enter(worker, SEND, max(since, now))
 
     def mix(self, members: Sequence[int], weights: Sequence[float]) -> int:
         """The weighted sum of these workers' messages; once for all who take it."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, ClassVar, Literal
 
+import simpy
 from msgspec import Meta
 
 from asyncsim.errors import InputError
@@ -25,6 +26,7 @@ from asyncsim.streams import Purpose, generator
 # Passes of the processor (``Host.copy_bandwidth``): a copy into the buffer that is sent, which is worth half of one
 # over what is averaged, or, with gradients, cleared.
 COPIED = 0.5
+Period = Annotated[int, Meta(ge=0, le=10**9)]  # iterations; 0: never
 
 
 class PartialRound(Round):
@@ -42,6 +44,10 @@ class PartialRound(Round):
     ):
         super().__init__(sim, exchanges.partial(schedule, self._contribute, activator))
         self._message = message
+        self._partners = () if activator is None else (activator,)
+
+    def finish(self, worker: int, done: simpy.Event, what: str, partners: Iterable[int] | None = None) -> Process:
+        return super().finish(worker, done, what, self._partners)
 
     def _contribute(self, worker: int) -> None:
         row = self._message(worker)
@@ -74,15 +80,15 @@ class EagerAllreduce(Protocol):
     A worker adds its gradient to those of its own that no round has had yet. ``initiator`` solo: the first worker that
     comes to an iteration activates its round for all; majority: one drawn for each iteration, the same for all, so that
     half of them are there on average. The sum of what was there is divided by P, whoever contributed. Each
-    ``sync_period``-th iteration waits for all gradients; after each ``average_period``-th the models are averaged,
-    which they need: who is late by several rounds sees the newest only. Whole vectors by recursive doubling, piece
+    ``sync_period``-th iteration waits for all gradients; after each ``average_period``-th the models are averaged (0:
+    never), as they part: who is late by several rounds sees the newest only. Whole vectors by recursive doubling, piece
     after piece. Li et al. (Taming unbalanced training workloads in deep learning with partial collective operations,
     PPoPP 2020).
     """
 
     initiator: Literal["solo", "majority"] = "solo"
-    sync_period: Annotated[int, Meta(ge=1)] | None = None
-    average_period: Annotated[int, Meta(ge=1)] | None = None
+    sync_period: Period = 0
+    average_period: Period = 0
 
     kind: ClassVar[str] = "peers"
 
@@ -114,7 +120,7 @@ class EagerAllreduce(Protocol):
 
         def worker(i: int) -> Process:
             for t in itertools.count():
-                waits = self.sync_period is not None and (t + 1) % self.sync_period == 0
+                waits = bool(self.sync_period) and (t + 1) % self.sync_period == 0
                 here = full[t] if waits else partial[t]
                 read = sim.log.read(i)
                 end, ready = sim.begin(i)
@@ -125,16 +131,16 @@ class EagerAllreduce(Protocol):
                 if waits:
                     here.messages[i] = sim.log.publish(i, keep=0.0)
                     held.discard(i)
-                yield from sim.wait(i, done, f"the round of iteration {t}")
+                yield from here.finish(i, done, f"the round of iteration {t}")
                 came = here if waits else partial.newest(t, i)[1]
                 members = sorted(came.messages)
                 sim.log.merge(i, came.mix(members, [share] * len(members)), keep=1.0, take=1.0)
                 (full if waits else partial).leave(t)
-                if self.average_period is not None and (t + 1) % self.average_period == 0:
+                if self.average_period and (t + 1) % self.average_period == 0:
                     here = models[t]
                     here.messages[i] = sim.log.publish(i)
                     done = here.exchange.join(i, [sim.env.now] * len(ready))
-                    yield from sim.wait(i, done, f"the models after iteration {t}")
+                    yield from here.finish(i, done, f"the models after iteration {t}")
                     sim.log.merge(i, here.mix(range(n), [share] * n))
                     models.leave(t)
 
@@ -148,10 +154,10 @@ class WaitAvoidingGroups(Protocol):
     """Group averages that wait for nobody, and a global one now and then: WAGMA-SGD, algorithm 2.
 
     In iteration t each worker makes a step, and averages its model within its group of ``group_size`` (S) workers. Left
-    out, S is the power of two next to the square root of P. The first worker that comes to an iteration activates it in
-    all groups; of who is late, the newest finished model is taken, at full weight. A worker that was late gets
-    (sum of the group + its own) / (S + 1). At each ``sync_period``-th (tau) iteration all wait for all, and average
-    globally, so that no contribution is older than tau - 1 iterations; None: never.
+    out, S is the power of two next to the square root of P (at least 2). The first worker that comes to an iteration
+    activates it in all groups; of who is late, the newest finished model is taken, at full weight. A worker that was
+    late gets (sum of the group + its own) / (S + 1). At each ``sync_period``-th (tau) iteration all wait for all, and
+    average globally, so that no contribution is older than tau - 1 iterations; 0: never.
 
     ``groups``: dynamic, by a butterfly that goes on with t: r = 0 .. log2(S) - 1 pairs p with p XOR
     2^((t log2(S) + r) mod log2(P)); fixed, always those of t = 0; none, local steps between global averages, as in
@@ -164,7 +170,7 @@ class WaitAvoidingGroups(Protocol):
     """
 
     group_size: Count | None = None
-    sync_period: Annotated[int, Meta(ge=1)] | None = 10
+    sync_period: Period = 10
     groups: Literal["dynamic", "fixed", "none"] = "dynamic"
     wait: Literal["first", "all"] = "first"
     average: Literal["after", "before"] = "after"
@@ -175,16 +181,18 @@ class WaitAvoidingGroups(Protocol):
     def check(self, num_workers: int) -> None:
         refuse_unless_power_of_two(num_workers)
         size = self.group_size
+        if size is not None and self.groups == "none":
+            raise InputError("goes with groups; there are none", "group_size")
         if size is not None and (size & (size - 1) or size > num_workers):
             raise InputError(f"expected a power of two of at most {num_workers} workers, got {size}", "group_size")
-        if self.groups == "none" and self.sync_period is None:
+        if self.size_of_groups(num_workers) == 1 < num_workers and not self.sync_period:
             raise InputError("without groups, and never global: nothing would be averaged", "sync_period")
 
     def size_of_groups(self, num_workers: int) -> int:
         """S."""
         if self.groups == "none":
             return 1
-        return self.group_size or 1 << ((num_workers.bit_length() - 1) // 2)
+        return self.group_size or min(max(1 << ((num_workers.bit_length() - 1) // 2), 2), num_workers)
 
     def bits(self, num_workers: int, t: int) -> tuple[int, ...]:
         """Of the workers' numbers, those by which a group in iteration t is made, in the order of its exchanges."""
@@ -225,7 +233,7 @@ class WaitAvoidingGroups(Protocol):
 
         def worker(i: int) -> Process:
             for t in itertools.count():
-                syncs = self.sync_period is not None and (t + 1) % self.sync_period == 0
+                syncs = bool(self.sync_period) and (t + 1) % self.sync_period == 0
                 read = sim.log.read(i)
                 end, ready = sim.begin(i)
                 if size == 1 and not syncs:
@@ -241,7 +249,8 @@ class WaitAvoidingGroups(Protocol):
                 sent[i] = sim.log.publish(i)
                 if syncs or self.wait == "all":
                     here.messages[i] = sent[i]
-                yield from sim.wait(i, done, f"the {'global average' if syncs else 'group'} of iteration {t}")
+                members = None if syncs else grouped(self.bits(n, t))[1][i]
+                yield from here.finish(i, done, f"the {'global' if syncs else 'group'} average of {t}", members)
                 if syncs:
                     sim.log.merge(i, here.mix(everybody, mean))
                 else:
