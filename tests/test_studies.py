@@ -12,9 +12,9 @@ ROOT = Path(__file__).parent.parent
 FASHION = Path("/usr/share/datasets/fashion-mnist")
 STUDIES = (
     *("smega2_accuracy", "gap", "momentum_memory", "learning_rate", "error_runtime"),
-    *("wagma_accuracy", "eager_collectives"),
+    *("wagma_accuracy", "wagma_throughput", "eager_collectives"),
 )
-WITHOUT_DATA = ("momentum_memory", "eager_collectives")
+WITHOUT_DATA = ("momentum_memory", "eager_collectives", "wagma_throughput")
 
 
 def run(study, folder, *arguments):

@@ -4,6 +4,7 @@ from asyncsim.network.simulation import Simulation
 from asyncsim.network.turns import Gate, Lock, Turn
 from asyncsim.protocols.allreduce import GradientAllreduce, PeriodicAveraging
 from asyncsim.protocols.base import Protocol
+from asyncsim.protocols.eager import EagerAllreduce
 from asyncsim.protocols.gaia import SignificantUpdates
 from asyncsim.protocols.gossip import OverlapPush, Push, RingAveraging
 from asyncsim.protocols.pairwise import PairwiseAveraging
@@ -20,7 +21,7 @@ from asyncsim.protocols.quorum import (
 )
 from asyncsim.protocols.server import Asynchronous, RingmasterDelays, Serial, StaleSynchronous
 from asyncsim.protocols.updates import Updates
-from asyncsim.protocols.wait_avoiding import EagerAllreduce, WaitAvoidingGroups
+from asyncsim.protocols.wagma import WaitAvoidingGroups
 
 __all__ = [
     "Asynchronous",
