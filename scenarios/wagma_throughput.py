@@ -8,7 +8,7 @@
 Figures 4 (ResNet-50 with injected delays), 7 (Transformer, whose batches differ) and 10 (DD-PPO, whose environments do)
 of Li et al. (TPDS 32(7), 2021): samples per second of every system in them, by number of workers. Models are exchanged
 tensor by tensor, each exchange waiting for the one before, as in the released code; all-reduce is MPI's (Rabenseifner),
-WAGMA-SGD and eager-SGD move whole tensors by recursive doubling; groups have the power of two of workers next to sqrt P.
+WAGMA-SGD and eager-SGD move whole tensors by recursive doubling; groups are of the power of two next to sqrt P.
 What a system's exchange costs follows from its rule: messages, who waits, and how often a host's processor goes over a
 model. Nothing is fitted to a system or a size.
 
