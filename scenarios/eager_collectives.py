@@ -16,7 +16,11 @@ All of that was fixed before. A call costs nothing here but its messages; what e
 published ratio is in the last line. Which sizes the published ratios are over is not known, so each is shown, and the
 ratio of mean latencies over these.
 
-What came out: TO BE FILLED IN
+What came out: NAP is 1 and 16.5 (published 1 and 16). Majority's ratio is 2.9 up to 64 KiB, 2.5 at 1 MiB and 1.7 at 4
+MiB, and 2.6 over all sizes (2.46). Solo's falls from 38,000 at 64 B to 12 at 4 MiB, 87 over all sizes (53): with small
+vectors it is what a call costs besides its messages that the published one says, .3 ms if it were for 64 B alone. The
+two ways of timing agree but for full and large vectors, by .5 % at 4 MiB: in closed form what comes from several ranks
+at once does not meet.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Exchanges in closed form: when each rank is done follows from when all begin, round by round, all ranks at once.
 
-The messages of a round share the links as if all of them were sent at once; each then takes as long whenever it is
-sent, and messages of different rounds do not meet. What a rank waits for is as it is in motion.
+Messages of different rounds do not meet, unless a rank passes them on (``wires``).
 """
 
 from __future__ import annotations
@@ -13,120 +12,11 @@ from typing import Any
 import numpy as np
 import simpy
 
-from asyncsim.exchanges.schedules import NOBODY, Cost, Schedule, Stage, recursive_doubling
-from asyncsim.network.layout import Route
-from asyncsim.network.sharing import FairSharing, Flow
+from asyncsim.exchanges.schedules import Cost, Schedule
+from asyncsim.exchanges.wires import NEVER, Wire, Wires
 from asyncsim.network.simulation import Simulation
 from asyncsim.network.turns import Turn
 from asyncsim.vocabulary import BETWEEN
-
-NEVER = float("inf")
-UNIT = 1e9  # bytes: of a message by which times per byte are found
-
-
-class _Stage:
-    """One round on this network: of each message its latency, and the seconds per byte of its way and its receiver."""
-
-    def __init__(self, sim: Simulation, stage: Stage):
-        layout, self.limit, self.size = sim.transfers.layout, sim.transfers.eager_limit, stage.size
-        pairs = [(s, t) for t, row in enumerate(stage.sources.tolist()) for s in row if s != NOBODY]
-        routes: dict[tuple[int, int], Route] = {(s, t): layout.route(s, t) for s, t in pairs}
-        way = _seconds_per_byte(routes)
-        into: dict[int, int] = {}  # ranks of one host that receive at once take turns at its processor
-        for route in {t: route for (_, t), route in routes.items() if route.copies < NEVER}.values():
-            into[route.target] = into.get(route.target, 0) + 1
-
-        def table(partners: np.ndarray, inward: bool, value: Callable[[tuple[int, int]], float]) -> np.ndarray:
-            out = np.zeros(partners.shape)
-            for r, row in enumerate(partners.tolist()):
-                for k, other in enumerate(row):
-                    if other != NOBODY:
-                        out[r, k] = value((other, r) if inward else (r, other))
-            return out
-
-        def copying(pair: tuple[int, int]) -> float:
-            route = routes[pair]
-            return into.get(route.target, 1) / route.copies
-
-        self.sources, self.targets = stage.sources, stage.targets
-        self.receives, self.sends = stage.sources != NOBODY, stage.targets != NOBODY
-        self.in_latency = table(stage.sources, True, lambda pair: routes[pair].latency)
-        self.in_way = table(stage.sources, True, way.__getitem__)
-        self.in_copy = table(stage.sources, True, copying)
-        self.out_latency = table(stage.targets, False, lambda pair: routes[pair].latency)
-        self.out_way = table(stage.targets, False, way.__getitem__)
-        self.copies, self.adds = bool(self.in_copy.any()), stage.reduced > 0
-        self.sent = self.sends.sum(1) * stage.size  # models, by rank
-
-    def done(self, start: np.ndarray, busy: np.ndarray, size: float, some: np.ndarray | slice) -> np.ndarray:
-        """When some ranks are done with this round of ``size`` bytes in all, given when all ranks begin it.
-
-        ``busy``: until when their processors take in what is only passed on; this round's is added there."""
-        size *= self.size
-        mine = start[some][:, None]
-        rendezvous = size > self.limit
-        out = mine + self.out_latency[some]
-        come = start[self.sources[some]] + self.in_latency[some]
-        if rendezvous:
-            out = np.maximum(out, start[self.targets[some]]) + 2 * self.out_latency[some]
-            come = np.maximum(come, mine) + 2 * self.in_latency[some]
-        out += size * self.out_way[some]
-        come += size * self.in_way[some]
-        out = np.where(self.sends[some], out, -NEVER).max(1)
-        come = np.where(self.receives[some], come, -NEVER)
-        last = come.max(1)
-        if self.copies:
-            taken = self._taken_in(come, busy[some], size * self.in_copy[some])
-            if self.adds:
-                last = np.where(last > -NEVER, taken, last)
-            else:
-                busy[some] = taken
-        return np.maximum(np.maximum(out, last), mine[:, 0])
-
-    def _taken_in(self, come: np.ndarray, busy: np.ndarray, copy: np.ndarray) -> np.ndarray:
-        """When the processor is through, which takes one after another, as they come."""
-        if come.shape[1] > 1:
-            order = np.argsort(come, 1, kind="stable")
-            come, copy = np.take_along_axis(come, order, 1), np.take_along_axis(copy, order, 1)
-        for k in range(come.shape[1]):
-            busy = np.maximum(busy, come[:, k]) + copy[:, k]
-        return busy
-
-
-def _seconds_per_byte(routes: dict[tuple[int, int], Route]) -> dict[tuple[int, int], float]:
-    """If all are sent at once, each as large as the others."""
-    sharing, flows, ends = FairSharing(), dict[Flow, tuple[int, int]](), dict.fromkeys(routes, 0.0)
-    for pair, route in routes.items():
-        if route.path:
-            flow = Flow(UNIT, route.path)
-            flows[flow] = pair
-            sharing.start(flow)
-    while (end := sharing.settle()) < NEVER:
-        for flow in sharing.advance(end):
-            ends[flows[flow]] = end / UNIT
-    return ends
-
-
-class Wires:
-    """All rounds that a simulation's exchanges have met, on its network."""
-
-    def __init__(self, sim: Simulation):
-        self._sim, self._stages = sim, dict[Stage, _Stage]()
-        layout = sim.transfers.layout
-        rates = [layout.hosts[layout.host_of(i)].copy_bandwidth for i in range(sim.num_workers)]
-        self.processing = np.array([1 / rate if rate else 0.0 for rate in rates])  # seconds per byte, by worker
-
-    @functools.cached_property
-    def hypercube(self) -> Schedule:
-        """The edges along which a word goes to all."""
-        return recursive_doubling(self._sim.num_workers)
-
-    def of(self, schedule: Schedule) -> list[_Stage]:
-        """The rounds of this schedule."""
-        for stage in schedule.stages:
-            if stage not in self._stages:
-                self._stages[stage] = _Stage(self._sim, stage)
-        return [self._stages[stage] for stage in schedule.stages]
 
 
 class ClosedExchange:
@@ -138,10 +28,7 @@ class ClosedExchange:
         self._sizes = [share * sim.model_bytes for share in cost.shares]
         self._ready = np.full((len(self._sizes), sim.num_workers), NEVER)
         self._waiting: dict[int, Turn] = {}
-        if schedule.groups is None:
-            self._missing = np.zeros(0, int)
-        else:
-            self._missing = np.bincount(schedule.groups)
+        self._missing = np.zeros(0, int) if schedule.groups is None else np.bincount(schedule.groups)  # by group
         self._news, self._next = False, NEVER  # joined since the last look; when the next look is
 
     def join(self, worker: int, ready: Sequence[float]) -> simpy.Event:
@@ -157,8 +44,8 @@ class ClosedExchange:
             group = self._groups[worker]
             self._missing[group] -= 1
             if not self._missing[group]:
-                alone = self._missing.sum() == 0 and len(np.unique(self._groups)) == 1
-                self._settle(slice(None) if alone else np.flatnonzero(self._groups == group))
+                one = len(self._missing) == 1
+                self._settle(slice(None) if one else np.flatnonzero(self._groups == group))
         return done
 
     def _look(self) -> None:
@@ -290,7 +177,7 @@ class ClosedPartialExchange:
             _log(self._sim, worker, self._begun, end, self._stages)
 
 
-def _log(sim: Simulation, worker: int, begin: float, end: float, stages: list[_Stage]) -> None:
+def _log(sim: Simulation, worker: int, begin: float, end: float, stages: list[Wire]) -> None:
     """All that a worker sent in one exchange, as one transfer from its host to itself: it went to several."""
     size = sum(stage.sent[worker] for stage in stages) * sim.model_bytes
     if size:

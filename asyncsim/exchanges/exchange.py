@@ -7,9 +7,10 @@ from typing import Any, Protocol
 
 import simpy
 
-from asyncsim.exchanges.closed import ClosedExchange, ClosedPartialExchange, Wires
+from asyncsim.exchanges.closed import ClosedExchange, ClosedPartialExchange
 from asyncsim.exchanges.moving import MovingExchange, MovingPartialExchange
 from asyncsim.exchanges.schedules import Cost, Schedule
+from asyncsim.exchanges.wires import Wires
 from asyncsim.network.simulation import Simulation
 
 
