@@ -71,7 +71,7 @@ def small_trace(
             else:
                 log.step(i, reads[i])
             if luck > 0.4:
-                last[i] = log.publish(i, keep=float(rng.choice([0.5, 1.0])))
+                last[i] = log.publish(i, keep=float(rng.choice([0.0 if adds else 0.5, 1.0])))
                 mix = log.mix([last[i], last[j]], [0.5, 0.5])
                 log.merge(i, mix, keep=1.0 if adds else 0.25, take=0.75)
                 if luck > 0.7 and j != i:

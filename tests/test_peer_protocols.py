@@ -535,6 +535,25 @@ def test_what_cannot_run_is_refused(protocol, workers, message):
         record(Cluster((Workers(1.0, workers),)), protocol, stop=Stop(updates=10))
 
 
+@pytest.mark.parametrize(
+    ("method", "protocol", "message"),
+    [
+        (EagerSGD(0.1), WaitAvoidingGroups(4), r"row \d+, merge: keeps 0\.2"),
+        (EagerSGD(0.1), WaitAvoidingGroups(4, wait="all"), "trace: no message of this trace carries gradients"),
+        (AllreduceSGD(0.1), PeriodicAveraging(), "trace: .*; allreduce_sgd normally runs on allreduce"),
+        (AllreduceSGD(0.1), RingAveraging(), "trace: no message of this trace carries gradients"),
+        (EagerSGD(0.1), Push(2), r"row \d+, publish: keeps 0\.33"),
+        (WAGMA(0.1), GradientAllreduce(), "weighs own and received models by 2 in all"),
+        (LocalSGD(0.1), EagerAllreduce(), "weighs own and received models"),
+        (LocalSGD(0.1), Push(2), "weighs own and received models"),
+    ],
+    ids=repr,
+)
+def test_a_method_on_a_protocol_of_another_is_right_or_refused(method, protocol, message):
+    with pytest.raises(InputError, match=message):
+        trained(recorded(protocol, 4, 40), method)
+
+
 @pytest.mark.parametrize("buckets", [Horovod(), P3()])
 def test_what_goes_to_a_server_is_refused_between_peers(buckets):
     cluster = Cluster((Workers(1.0, 4),), buckets=buckets)

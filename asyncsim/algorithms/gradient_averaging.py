@@ -13,7 +13,7 @@ from asyncsim.algorithms.parts import Nesterov, scaled, zeros_like
 from asyncsim.errors import InputError
 from asyncsim.records import register
 from asyncsim.trace import Trace
-from asyncsim.vocabulary import MERGE
+from asyncsim.vocabulary import MERGE, PUBLISH, VERBS
 
 
 @register("eager_sgd")
@@ -33,14 +33,19 @@ class EagerSGD(Nesterov, PeerAlgorithm):
     protocol = "eager"
 
     def check(self, trace: Trace) -> None:
-        merges = trace.verb == MERGE
-        bad = np.flatnonzero(merges & ~((trace.keep == 1) | ((trace.keep == 0) & (trace.take == 1))))
-        if len(bad):
+        merges, sends = trace.verb == MERGE, trace.verb == PUBLISH
+        odd = merges & ~((trace.keep == 1) | ((trace.keep == 0) & (trace.take == 1)))
+        odd |= sends & (trace.keep != 0) & (trace.keep != 1)
+        if odd.any():
+            r = int(np.argmax(odd))
             raise InputError(
-                f"keeps {trace.keep[bad[0]]:g} of the own model; {type(self).__name__} merges gradients (keep 1), or "
-                "takes an average of models (keep 0, take 1)",
-                f"row {bad[0]}, merge",
+                f"keeps {trace.keep[r]:g}; of gradients all is sent (keep 0) and added (keep 1), of models nothing "
+                "leaves (keep 1) and an average takes their place (keep 0, take 1)",
+                f"row {r}, {VERBS[trace.verb[r]]}",
             )
+        if np.any(merges) and np.all(trace.keep[sends] == 1):
+            what = "no message of this trace carries gradients (keep 0): they would never move a model"
+            raise InputError(f"{what}; {self.name} normally runs on {self.protocol}", "trace")
 
     def init(self, params: Any) -> State:
         return {**self.buffers(params), "gradients": zeros_like(params)}
