@@ -9,12 +9,13 @@ from typing import Any
 
 from asyncsim.algorithms import Algorithm
 from asyncsim.cluster import Cluster
+from asyncsim.cluster.buckets import Bytes
 from asyncsim.data import Sampling
 from asyncsim.errors import InputError, within
 from asyncsim.problems import Problem
 from asyncsim.protocols import Protocol
 from asyncsim.recording import Stop, record
-from asyncsim.records import Count, Seed, build, checked, table
+from asyncsim.records import Seed, build, checked, table
 from asyncsim.replaying import Every, Target, costs_of, replay
 from asyncsim.replaying.walk import EngineName, Precision, Statistics
 from asyncsim.runs import Run
@@ -58,7 +59,7 @@ class Scenario:
     measures: bool = True
     engine: EngineName = "scan"
     precision: Precision = "float32"
-    tensor_bytes: tuple[Count, ...] | None = None
+    tensor_bytes: tuple[Bytes, ...] | None = None
 
     def validate(self) -> None:
         if not NAME.fullmatch(self.name):
@@ -68,6 +69,13 @@ class Scenario:
             raise InputError(
                 f"{protocol.name} is for a method of kind {protocol.kind}, {self.algorithm.name} is of kind {kind}; "
                 f"such protocols: {self._fitting() or 'none yet'}",
+                "protocol.name",
+            )
+        carried, taken = protocol.carries, self.algorithm.takes
+        if carried and taken and carried not in taken:
+            raise InputError(
+                f"{protocol.name} carries {carried}, {self.algorithm.name} takes {' or '.join(taken)}; such protocols: "
+                f"{self._fitting()}",
                 "protocol.name",
             )
         within("protocol", protocol.check, self.cluster.num_workers)
@@ -90,8 +98,12 @@ class Scenario:
         return build(Protocol, normal)  # type: ignore[type-abstract]
 
     def _fitting(self) -> str:
-        members = Protocol.members.items()
-        return ", ".join(k for k, p in members if p.kind == self.algorithm.kind)  # type: ignore[attr-defined]
+        kind, taken = self.algorithm.kind, self.algorithm.takes
+        members: dict[str, Any] = Protocol.members
+        fitting = [
+            k for k, p in members.items() if p.kind == kind and (not p.carries or not taken or p.carries in taken)
+        ]
+        return ", ".join(fitting)
 
     def resolved(self) -> Scenario:
         """The same with the protocol filled in."""

@@ -9,6 +9,7 @@ from msgspec import Meta
 from asyncsim.records import Count, NonNegative, Positive, checked
 
 BatchSize = Annotated[int, Meta(ge=1, le=10_000_000)]
+Bytes = Annotated[int, Meta(ge=1, le=10**15)]
 
 
 @checked
@@ -22,7 +23,7 @@ class Workload:
 
     batch_size: BatchSize = 32
     num_samples: Count | None = None
-    tensor_bytes: tuple[Count, ...] = ()
+    tensor_bytes: tuple[Bytes, ...] = ()
     sample_flops: Positive | None = None
 
     @property

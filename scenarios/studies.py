@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import sys
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
+
+from tqdm import tqdm
 
 import asyncsim
 from asyncsim.files import check_folder, mark, new_folder
 from asyncsim.reports import in_columns
 from asyncsim.runs import versions
+from asyncsim.sweeps.executing import Here, Processes, finished, signals_held
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,16 +30,24 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{Path(self.prog).stem}: {message}\n")
 
 
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 0:
+        raise ValueError
+    return count
+
+
 def arguments(doc: str | None, more: Mapping[str, Mapping[str, Any]]) -> argparse.Namespace:
     """--quick, --out, --processes and ``more``, and the ``name`` of the script, to which what was given of these is
     added; its docstring is the help."""
     parser = _Parser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a small form, in less than a minute: to see that it runs")
     parser.add_argument("--out", metavar="FOLDER", help="where results go (default: runs/ and the script's name)")
-    parser.add_argument("--processes", type=int, metavar="N", help="how many at once (default: one for each core)")
+    parser.add_argument("--processes", type=_count, metavar="N", help="how many at once (default: one for each core)")
     names = [parser.add_argument(flag, **settings).dest for flag, settings in more.items()]
     given = parser.parse_args()
-    form = [str(getattr(given, name)) for name in names if getattr(given, name) != parser.get_default(name)]
+    different = [getattr(given, name) for name in names if getattr(given, name) != parser.get_default(name)]
+    form = ["-".join(map(str, value)) if isinstance(value, list) else str(value) for value in different]
     given.name = "-".join([Path(sys.argv[0]).stem, *form, *(["quick"] if given.quick else [])])
     given.out = Path(given.out or f"runs/{given.name}")
     return given
@@ -49,6 +63,35 @@ def sweep(
         name, error = next(iter(found.failures().items()))
         sys.exit(f"{given.name}: {len(found.failures())} runs failed, the first, {name}: {error}")
     return found
+
+
+def spread_out(
+    given: argparse.Namespace, part: str, work: Callable[[Any], float], jobs: Mapping[str, Any]
+) -> list[float]:
+    """``work`` of each job, on several processes; a figure is kept in ``runs/`` under its job's name, which must stand
+    for all that decides it (``asyncsim.naming.name_of``): interrupted, the same command goes on from there. ``work`` is
+    a function of a module, not of the script."""
+    kept = Path(f"runs/{given.name}-{part}")
+    kept.mkdir(parents=True, exist_ok=True)
+    found = {name: json.loads(path.read_text()) for name in jobs if (path := kept / f"{name}.json").exists()}
+    left = [name for name in jobs if name not in found]
+    count = os.cpu_count() or 1 if given.processes is None else given.processes
+    pool = Processes(count, ()) if count else Here()
+    with signals_held() as let_through, tqdm(total=len(jobs), initial=len(found), disable=None) as bar:
+        try:
+            flying: dict[Future[float], str] = {}
+            while left or flying:
+                while left and len(flying) < max(count, 1):
+                    name = left.pop(0)
+                    flying[pool.submit(work, jobs[name])] = name
+                for future in finished(flying, let_through):
+                    name = flying.pop(future)
+                    found[name] = future.result()
+                    (kept / f"{name}.json").write_text(json.dumps(found[name]))
+                    bar.update()
+        finally:
+            pool.shutdown()
+    return [found[name] for name in jobs]
 
 
 def run(

@@ -49,3 +49,15 @@ def resnet50() -> tuple[int, ...]:
 def per_worker(published: dict[str, dict[str, float]]) -> list[float]:
     """What a worker does in a second where nobody waits (the bars called ideal), at each size."""
     return [cells["ideal"] / int(workers) for workers, cells in published.items()]
+
+
+Timing = tuple[asyncsim.Cluster, asyncsim.Protocol, asyncsim.Workload, asyncsim.Stop]
+
+
+def rate(timing: Timing) -> float:
+    """Gradients per second of all workers together, without the first twentieth of them."""
+    cluster, protocol, workload, stop = timing
+    trace = asyncsim.record(cluster, protocol, workload, stop=stop)
+    done = trace.time[trace.gradients]
+    warm = len(done) // 20
+    return float((len(done) - 1 - warm) / (done[-1] - done[warm]))

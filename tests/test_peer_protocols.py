@@ -20,6 +20,7 @@ from asyncsim.algorithms import (
     WAGMA,
     AllreduceSGD,
     EagerSGD,
+    Gaia,
     LocalSGD,
     OverlapSGP,
 )
@@ -41,7 +42,7 @@ from asyncsim.cluster import (
 )
 from asyncsim.data import Blobs
 from asyncsim.errors import InputError
-from asyncsim.problems import MLP
+from asyncsim.problems import MLP, Quadratic
 from asyncsim.protocols import (
     EagerAllreduce,
     GradientAllreduce,
@@ -57,6 +58,7 @@ from asyncsim.protocols import (
 from asyncsim.recorder import Recorder
 from asyncsim.recording import Stop, record
 from asyncsim.replaying import replay
+from asyncsim.scenario import Scenario
 from asyncsim.testing import check_protocol, nothing_is_lost
 from asyncsim.trace import ARRAYS
 from asyncsim.vocabulary import MERGE, MIX, PUBLISH, READ, STEP, VERBS
@@ -523,7 +525,11 @@ def test_closed_forms_are_the_network_in_motion(name):
         (WaitAvoidingGroups(groups="none", sync_period=0), 8, "sync_period: without groups, and never global"),
         (WaitAvoidingGroups(1, 0), 8, "sync_period: without groups, and never global"),
         (WaitAvoidingGroups(4, groups="none"), 8, "group_size: goes with groups; there are none"),
-        (PairwiseAveraging(0), 8, "averages: without pause worker 1 averages endlessly in no time"),
+        (
+            PairwiseAveraging(0),
+            8,
+            "averages: without pause worker 1 averages more than 10000 times a step, each in 0 s",
+        ),
         (EagerAllreduce(), 12, "partial collectives run on a power of two"),
         (GradientAllreduce("rabenseifner"), 6, "all_reduce: rabenseifner needs a power of two of workers, not 6"),
         (Push(4), 8, "peers: 8 workers have at most 3 peers to send to, got 4"),
@@ -552,6 +558,43 @@ def test_what_cannot_run_is_refused(protocol, workers, message):
 def test_a_method_on_a_protocol_of_another_is_right_or_refused(method, protocol, message):
     with pytest.raises(InputError, match=message):
         trained(recorded(protocol, 4, 40), method)
+
+
+@pytest.mark.parametrize(
+    ("method", "protocol", "message"),
+    [
+        (
+            EagerSGD(0.1),
+            PeriodicAveraging(),
+            "local_sgd carries models, eager_sgd takes gradients; .*: allreduce, eager$",
+        ),
+        (Gaia(0.1), WaitAvoidingGroups(), "wagma carries models, gaia takes changes"),
+        (SGP(0.1), GradientAllreduce(), "allreduce carries gradients, sgp takes mass or models"),
+        (LocalSGD(0.1), Push(), "sgp carries mass, local_sgd takes models"),
+    ],
+    ids=repr,
+)
+def test_a_scenario_says_which_protocols_fit(method, protocol, message):
+    with pytest.raises(InputError, match=f"^protocol.name: {message}"):
+        Scenario(Cluster((Workers(1.0, 4),)), method, Quadratic(), protocol=protocol, stop=Stop(updates=10))
+
+
+def test_push_sum_runs_on_averages_as_well():
+    for protocol in (PeriodicAveraging(), WaitAvoidingGroups(2), PairwiseAveraging()):
+        trace = recorded(protocol, 4, 40)
+        assert same(trained(trace, SGP(0.1, 0.9)), trained(trace, LocalSGD(0.1, 0.9)))
+
+
+@pytest.mark.parametrize("count", [2, 8])
+def test_workers_behind_one_processor_in_closed_form(count):
+    """As if all of a host went over theirs at once: in motion the first in line goes on before that."""
+    host = Host(count, 1e8, latency=0.01, link_bandwidth=1e9, copy_bandwidth=5e7)
+    ends = []
+    for sharing in ("fair", "rounds"):
+        cluster = Cluster((Workers(1.0, 8, host),), sharing=sharing)
+        trace = record(cluster, PeriodicAveraging(all_reduce="recursive_doubling"), SMALL, stop=Stop(updates=9))
+        ends.append(np.max(trace.time[trace.verb == MERGE], initial=0.0))
+    assert ends[0] * (1 - 1e-9) <= ends[1] < ends[0] * 1.1
 
 
 @pytest.mark.parametrize("buckets", [Horovod(), P3()])

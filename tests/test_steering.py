@@ -258,7 +258,7 @@ class Undecided(PeerAlgorithm):
         ),
         (
             lambda: Scenario(sites(), Averaging(), Quadratic(), Stop(updates=3), protocol="gaia"),
-            "asks the algorithm to decide; averaging has no decide",
+            "protocol.name: gaia carries changes, averaging takes models",
         ),
     ],
 )

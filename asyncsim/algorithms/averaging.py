@@ -5,7 +5,7 @@ These methods differ only in who waits for whom and with which weights, which is
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -26,8 +26,10 @@ class Averaging(Nesterov, PeerAlgorithm):
         message: x;    merge: x = keep x + take mix
 
     The momentum never travels. Peer: 2 buffers, without momentum 1. The rule of local SGD (Stich, ICLR 2019), D-PSGD
-    and AD-PSGD (Lian et al., NeurIPS 2017, ICML 2018) and WAGMA-SGD (Li et al., TPDS 2020).
+    and AD-PSGD (Lian et al., NeurIPS 2017, ICML 2018) and WAGMA-SGD (Li et al., TPDS 32(7), 2021).
     """
+
+    takes: ClassVar[tuple[str, ...]] = ("models",)
 
     def check(self, trace: Trace) -> None:
         merges = np.flatnonzero((trace.verb == MERGE) | (trace.verb == RESET))  # a reset keeps 0 and takes 1
@@ -86,7 +88,9 @@ class DPSGD(Averaging):
 class ADPSGD(Averaging):
     """AD-PSGD: pairs average while gradients are computed, which are then applied to the model as it is.
 
-    x_i = x_i - eta v_i,  v_i = gamma v_i + g_i at an older x_i. Lian et al. (ICML 2018).
+    x_i = x_i - eta v_i,  v_i = gamma v_i + g_i at an older x_i. Lian et al. (ICML 2018). A pair moves by half of the
+    difference between what both sent, so that the mean of all models stays (the matrix form of the paper); released
+    codes take the mean of what came and of what their own model is by then.
     """
 
     protocol = "ad_psgd"

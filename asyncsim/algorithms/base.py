@@ -81,6 +81,7 @@ class Algorithm(Family):
     kind: ClassVar[str]
     protocol: ClassVar[str]
     costs: ClassVar[Costs] = Costs()
+    takes: ClassVar[tuple[str, ...]] = ()  # peers: what its messages can be: models, mass, gradients, changes
     keeps_sent: ClassVar[bool] = False  # server: uses ``context.sent``, so that it keeps a copy of it for each worker
     learning_rate: Positive  # every algorithm has one
 

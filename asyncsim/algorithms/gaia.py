@@ -28,6 +28,7 @@ class Gaia(Nesterov, PeerAlgorithm):
     """
 
     protocol = "gaia"
+    takes = ("changes",)
     costs = Costs(upload=2.0)
     threshold: Positive = 0.01
 

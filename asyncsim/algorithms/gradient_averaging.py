@@ -31,6 +31,7 @@ class EagerSGD(Nesterov, PeerAlgorithm):
     """
 
     protocol = "eager"
+    takes = ("gradients",)
 
     def check(self, trace: Trace) -> None:
         merges, sends = trace.verb == MERGE, trace.verb == PUBLISH

@@ -27,6 +27,7 @@ class SGP(Averaging):
     """
 
     protocol = "sgp"
+    takes = ("mass", "models")
 
     def check(self, trace: Trace) -> None:
         return  # any weights: mass is counted along

@@ -10,10 +10,10 @@ from msgspec import Meta
 
 from asyncsim.errors import InputError
 from asyncsim.records import Family, Fraction, Probability, checked, register
+from asyncsim.workload import Bytes
 
 MIB = 2**20
 MANY = 100_000  # pieces of one gradient
-Bytes = Annotated[int, Meta(ge=1, le=10**15)]
 
 
 class Piece(NamedTuple):
@@ -114,8 +114,8 @@ class PyTorchDDP(_InPieces):
     """Buckets as PyTorch's DistributedDataParallel makes them: tensors in reverse order, until one is full.
 
     A bucket is closed by the tensor that reaches ``bucket_bytes`` (bucket_cap_mb = 25; the first, so that something is
-    sent early, 1 MiB), and buckets are sent in order (Li et al., PyTorch Distributed, VLDB 2020). Here they go to a
-    parameter server. ``forward`` of 1/3: a backward pass takes about twice a forward pass.
+    sent early, 1 MiB), and buckets are sent in order (Li et al., PyTorch Distributed, VLDB 2020). ``forward`` of 1/3: a
+    backward pass takes about twice a forward pass.
     """
 
     bucket_bytes: Bytes = 25 * MIB

@@ -109,8 +109,12 @@ class Wires:
     def __init__(self, sim: Simulation):
         self._sim, self._stages = sim, dict[Stage, Wire]()
         layout = sim.transfers.layout
-        rates = [layout.hosts[layout.host_of(i)].copy_bandwidth for i in range(sim.num_workers)]
-        self.processing = np.array([1 / rate if rate else 0.0 for rate in rates])  # seconds per byte, by worker
+        hosts = [layout.host_of(i) for i in range(sim.num_workers)]
+        rates = [layout.hosts[host].copy_bandwidth for host in hosts]
+        # seconds per byte, by worker, if all of a host go over theirs at once
+        self.processing = np.array(
+            [hosts.count(h) / rate if rate else 0.0 for h, rate in zip(hosts, rates, strict=True)]
+        )
 
     @functools.cached_property
     def hypercube(self) -> Schedule:

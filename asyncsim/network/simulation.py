@@ -205,10 +205,15 @@ class Simulation:
         self.transfers.send(worker, BETWEEN, worker, peer, size, arrival.start, ready=ready, left=left)
         return arrival
 
-    def takes_time(self, worker: int, peer: int) -> bool:
-        """Whether a model on its way between two peers takes any."""
+    def seconds_between(self, worker: int, peer: int) -> float:
+        """How long a model takes from one peer to another, if it is alone."""
         route = self.transfers.layout.route(worker, peer)
-        return route.latency > 0 or (self.model_bytes > 0 and (bool(route.path) or route.copies < float("inf")))
+        slowest = max([1 / link.capacity for link in route.path], default=0.0)
+        return route.latency + self.model_bytes * (slowest + 1 / route.copies)
+
+    def mean_seconds(self, worker: int) -> float:
+        """Of its steps, without delays."""
+        return self.transfers.layout.cluster.step_time(worker).mean_seconds
 
     def ask(self, worker: int) -> Asking:
         """What the algorithm decides for the worker at this point (``Algorithm.decide``): the learning goes on up to

@@ -137,7 +137,7 @@ class Transfers:
         """The last byte is over the links: the target's processor takes it in."""
         message.moved = message.size
         message.left()
-        if message.route.copies == float("inf"):
+        if message.route.copies == float("inf") or not message.size:  # a word is no work
             self._end(message)
         else:
             seconds = self.processed(message.route.target, message.size, message.route.copies)

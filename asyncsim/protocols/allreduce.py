@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+from msgspec import Meta
 
 from asyncsim.errors import InputError
 from asyncsim.exchanges import Exchanges
@@ -11,13 +13,14 @@ from asyncsim.exchanges.schedules import gather
 from asyncsim.network.simulation import Process, Simulation
 from asyncsim.protocols.base import Protocol
 from asyncsim.protocols.rounds import AllReduce, all_reduce, blocking
-from asyncsim.records import Count, NonNegative, checked, register
+from asyncsim.records import Count, checked, register
 
 
 class _Everybody(Protocol):
     """Local steps, then an all-reduce of what they made."""
 
     kind: ClassVar[str] = "peers"
+    carries: ClassVar[str] = "models"
     keeps: ClassVar[float] = 0.0  # of its own model, when it takes the mean; of a gradient, when it is sent, nothing
     passes: ClassVar[float] = 1.0  # over the sum, to divide it
     period: int = 1
@@ -51,7 +54,8 @@ class _Everybody(Protocol):
                 here.messages[i] = sim.log.publish(i, keep=1.0 - self.keeps)
                 yield from here.finish(i, done, f"the all-reduce of step {t}")
                 if self.gathered_bytes:
-                    yield from sim.wait(i, gathers[t].exchange.join(i, [sim.env.now]), f"sparse rows of step {t}")
+                    done = gathers[t].exchange.join(i, [sim.env.now])
+                    yield from gathers[t].finish(i, done, f"the sparse rows of step {t}")
                     gathers.leave(t)
                 sim.log.merge(i, here.mix(everybody, mean), keep=self.keeps)
                 rounds.leave(t)
@@ -66,8 +70,8 @@ class GradientAllreduce(_Everybody):
     """At every step all workers add up their gradients by an all-reduce, and take the mean.
 
     Pieces are reduced one after another, as they get ready in the backward pass (``cluster.buckets``).
-    ``all_reduce``: rabenseifner, ring, recursive_doubling or binomial_tree; left out, Rabenseifner's, or a ring where
-    the number of workers is no power of two, as MPI does for large messages.
+    ``all_reduce``: rabenseifner, ring, recursive_doubling or binomial_tree; left out, Rabenseifner's, as
+    MPI's for large messages, or a ring where the number of workers is no power of two.
 
     ``gathered_bytes``: each worker's sparse gradients (rows of an embedding, with their numbers). They cannot be added
     up as they are: after the others they are gathered from all, by a ring, so that every worker gets P - 1 times as
@@ -76,10 +80,11 @@ class GradientAllreduce(_Everybody):
     """
 
     all_reduce: AllReduce | None = None
-    gathered_bytes: NonNegative = 0.0
+    gathered_bytes: Annotated[float, Meta(ge=0, le=1e15)] = 0.0
 
     keeps: ClassVar[float] = 1.0  # it is a gradient that it takes
     passes: ClassVar[float] = 0.0  # divided as it is applied
+    carries: ClassVar[str] = "gradients"
 
 
 @register("local_sgd")

@@ -13,12 +13,14 @@ class Protocol(Family):
     """A protocol is a record with one method, ``start``, that sets SimPy processes going.
 
     ``kind`` says who takes part: ``'server'`` (workers and a parameter server) or ``'peers'``. One that is ``steered``
-    asks for values (``Simulation.ask``), so that its timing cannot be recorded before the learning.
+    asks for values (``Simulation.ask``), so that its timing cannot be recorded before the learning. ``carries``:
+    between peers, what its messages must be, as ``PeerAlgorithm.takes`` says (empty: anything).
     """
 
     family = "protocol"
     kind: ClassVar[str]
     steered: ClassVar[bool] = False
+    carries: ClassVar[str] = ""
 
     def check(self, num_workers: int) -> None:
         """Raise InputError if the protocol cannot run on so many workers."""

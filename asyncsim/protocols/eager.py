@@ -34,6 +34,7 @@ class EagerAllreduce(Protocol):
     average_period: Period = 0
 
     kind: ClassVar[str] = "peers"
+    carries: ClassVar[str] = "gradients"
 
     def check(self, num_workers: int) -> None:
         refuse_unless_power_of_two(num_workers)

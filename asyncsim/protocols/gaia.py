@@ -27,6 +27,7 @@ class SignificantUpdates(Protocol):
     under_way: Count = 8
 
     kind: ClassVar[str] = "peers"
+    carries: ClassVar[str] = "changes"
     steered: ClassVar[bool] = True
 
     def start(self, sim: Simulation) -> None:

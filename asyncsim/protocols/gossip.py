@@ -33,10 +33,12 @@ class RingAveraging(Protocol):
     early: bool = False
 
     kind: ClassVar[str] = "peers"
+    carries: ClassVar[str] = "models"
 
     def start(self, sim: Simulation) -> None:
         n = sim.num_workers
-        steps = [k for k in range(-self.reach, self.reach + 1) if k]
+        reach = min(self.reach, n - 1)
+        steps = [k for k in range(-reach, reach + 1) if k]
         beside = [sorted({(i + k) % n for k in steps} - {i}) for i in range(n)]
         schedule = neighbours(beside)
         rounds = blocking(Exchanges(sim, after=1.0), lambda _: schedule)  # the average is a pass over the model
@@ -58,20 +60,6 @@ class RingAveraging(Protocol):
             sim.env.process(worker(i))
 
 
-def pushes(graph: str, peers: int, num_workers: int) -> list[list[int]]:
-    """How far away those are that every worker sends to, in each step of a cycle, on a directed exponential graph."""
-    if num_workers == 1:
-        return [[]]
-    cycle = 1
-    while (2 if graph == "doubling" else peers + 1) ** cycle < num_workers:
-        cycle += 1
-    if graph == "doubling":
-        distances = [[1 << (t + k) % cycle for k in range(peers)] for t in range(cycle)]
-    else:
-        distances = [[k * (peers + 1) ** t for k in range(1, peers + 1)] for t in range(cycle)]
-    return [sorted({distance % num_workers for distance in each} - {0}) for each in distances]
-
-
 @checked
 class _Pushing(Protocol):
     """Peers on a directed exponential graph."""
@@ -80,6 +68,7 @@ class _Pushing(Protocol):
     graph: Literal["doubling", "exponential"] = "doubling"
 
     kind: ClassVar[str] = "peers"
+    carries: ClassVar[str] = "mass"
 
     def check(self, num_workers: int) -> None:
         most = num_workers - 1 if self.graph == "exponential" else (num_workers - 1).bit_length()
@@ -143,7 +132,8 @@ class OverlapPush(_Pushing):
 
     Each worker takes in what has come, sends equal parts of its mass to ``peers`` others (as ``sgp`` says), and makes a
     step where it then is. It does not wait, unless something is missing that was sent to it in step t - 1 -
-    ``staleness`` or before. Overlap-SGP (``synch_freq`` is the staleness): Assran et al. (ICML 2019).
+    ``staleness`` or before. Models travel whole, and a processor's passes over them (``sgp``) are not counted.
+    Overlap-SGP (``synch_freq`` is the staleness): Assran et al. (ICML 2019).
     """
 
     staleness: Annotated[int, Meta(ge=0)] = 0

@@ -16,6 +16,8 @@ from asyncsim.protocols.base import Protocol
 from asyncsim.records import checked, register
 from asyncsim.streams import Purpose, generator
 
+MOST = 10_000  # averages of a worker in a step
+
 
 @register("ad_psgd")
 @checked
@@ -36,10 +38,11 @@ class PairwiseAveraging(Protocol):
     graphs and copies as in the code of WAGMA-SGD's authors.
     """
 
-    averages: Annotated[int, Meta(ge=0)] = 1
+    averages: Annotated[int, Meta(ge=0, le=MOST)] = 1
     graph: Literal["ring", "exponential", "random"] = "ring"
 
     kind: ClassVar[str] = "peers"
+    carries: ClassVar[str] = "models"
 
     def start(self, sim: Simulation) -> None:
         locks = {j: Lock(sim.env) for j in range(0, sim.num_workers, 2)}
@@ -85,12 +88,13 @@ class PairwiseAveraging(Protocol):
             sim.env.process(worker(i))
 
     def _check_that_it_takes_time(self, sim: Simulation) -> None:
-        """Without pause, an active worker would else average for ever at one instant."""
+        """Without pause, an active worker would else average for ever, or nearly so, at one instant."""
         for i in range(1, sim.num_workers, 2):
             some = itertools.islice(self._partners(i, sim), 2 * sim.num_workers)
-            if not any(sim.takes_time(i, j) for j in some):
-                what = f"without pause worker {i} averages endlessly in no time: it needs a network, or averages >= 1"
-                raise InputError(what, "averages")
+            seconds, step = max(sim.seconds_between(i, j) for j in some), sim.mean_seconds(i)
+            if seconds * MOST < step:
+                what = f"without pause worker {i} averages more than {MOST} times a step, each in {seconds:.3g} s"
+                raise InputError(f"{what}: it needs a slower network, or averages >= 1", "averages")
 
     def _partners(self, i: int, sim: Simulation) -> Iterator[int]:
         """Those that an active worker averages with, one after another, without end."""

@@ -19,8 +19,8 @@ R = TypeVar("R")
 
 
 def all_reduce(kind: AllReduce | None, num_workers: int) -> Schedule:
-    """The rounds of an all-reduce of this kind; None: as MPI does for large messages, Rabenseifner's, and a ring where
-    the number of workers is no power of two."""
+    """The rounds of an all-reduce of this kind; None: Rabenseifner's, as MPI's for large messages, or a ring
+    where the number of workers is no power of two."""
     kind = kind or ("ring" if num_workers & (num_workers - 1) else "rabenseifner")
     if kind in POWERS and num_workers & (num_workers - 1):
         raise InputError(f"{kind} needs a power of two of workers, not {num_workers}", "all_reduce")

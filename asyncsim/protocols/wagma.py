@@ -45,6 +45,7 @@ class WaitAvoidingGroups(Protocol):
     count_own: Literal["late", "always"] = "late"
 
     kind: ClassVar[str] = "peers"
+    carries: ClassVar[str] = "models"
 
     def check(self, num_workers: int) -> None:
         refuse_unless_power_of_two(num_workers)

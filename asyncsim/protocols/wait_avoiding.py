@@ -54,8 +54,8 @@ class PartialRounds(Rounds[PartialRound]):
 
     def newest(self, number: int, worker: int) -> tuple[int, PartialRound]:
         """Of this round, which is over for the worker, and later ones, the latest that is; with its number."""
-        over = (k for k in self._open if k > number and self._open[k].exchange.over(worker))
-        latest = max(over, default=number)
+        latest = next((k for k in reversed(self._open) if k <= number or self._open[k].exchange.over(worker)), number)
+        latest = max(latest, number)
         return latest, self._open[latest]
 
 

@@ -120,7 +120,7 @@ def execute(jobs: Iterable[Job], executor: Executor, done: Callable[[Job, Failur
             for run in runs:
                 done(run, failure)
 
-    with _signals_held() if own else nullcontext() as let_through:
+    with signals_held() if own else nullcontext() as let_through:
         try:
             while ready or suspects or flying:
                 while ready and not suspects and len(flying) < window:
@@ -130,7 +130,7 @@ def execute(jobs: Iterable[Job], executor: Executor, done: Callable[[Job, Failur
                 if alone:
                     job = suspects.popleft()
                     flying[_submitted(executor, job)] = job
-                for future in _finished(flying, let_through):
+                for future in finished(flying, let_through):
                     job = flying.pop(future)
                     try:
                         finish(job, future.result())
@@ -157,7 +157,7 @@ def _submitted(executor: Executor, job: Job) -> Future[Failure | None]:
         raise InputError(f"takes no more jobs: {error}", "executor") from None
 
 
-def _finished(flying: Iterable[Future[Failure | None]], let_through: Callable[[], None] | None) -> set[Future[Any]]:
+def finished(flying: Iterable[Future[Failure | None]], let_through: Callable[[], None] | None) -> set[Future[Any]]:
     """Those that have come to their end, as soon as there is one."""
     if let_through is None:
         return wait(flying, return_when=FIRST_COMPLETED).done
@@ -168,7 +168,7 @@ def _finished(flying: Iterable[Future[Failure | None]], let_through: Callable[[]
 
 
 @contextmanager
-def _signals_held() -> Iterator[Callable[[], None]]:
+def signals_held() -> Iterator[Callable[[], None]]:
     """Ctrl-C and the like come when they are let through, by a call of what this gives, or at the end.
 
     Raised wherever it arrives, an interruption can leave a lock of a future's taken, for which the pool would wait for
