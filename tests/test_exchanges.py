@@ -302,3 +302,23 @@ def test_closed_partial_exchanges_are_as_in_motion(bits, host, activator):
         moving, closed = (partial_exchange(cluster, ready, schedule, activator) for cluster in clusters)
         assert closed[0] == pytest.approx(moving[0], rel=1e-12)
         assert closed[1] == pytest.approx(moving[1], rel=1e-12)
+
+
+@pytest.mark.parametrize("bits", [(0, 1, 2), (2, 0)])
+def test_passes_in_partial_exchanges(bits):
+    """A pass before (.5 s of 50 bytes) and two after (1 s), also of a worker that comes when all is over, and has not
+    joined before."""
+    schedule = schedules.butterfly(8, bits)
+    host = Host(bandwidth=10.0, latency=0.01, copy_bandwidth=100.0)
+    ready = [[4.0]] * 6 + [[400.0], [500.0]]
+    found = []
+    for sharing in ("none", "rounds"):
+
+        def make(exchanges):
+            return Exchanges(exchanges.sim, before=1.0, after=2.0).partial(schedule, lambda i: None)
+
+        found.append(run(of(8, host, sharing=sharing), [50], ready, make, joins=0.5))
+    assert found[1] == pytest.approx(found[0], rel=1e-12)
+    exchange = len(bits) * (0.02 + 5 + 0.5)
+    assert found[0][0] == pytest.approx(4 + 0.5 + exchange + 1)
+    assert found[0][6:] == pytest.approx([401.5, 501.5])

@@ -326,6 +326,76 @@ def test_eager_followed_by_hand():
     ]
 
 
+def test_eager_with_full_rounds_and_averages_of_models():
+    """The same; every second iteration waits for all, and is followed by an average of models."""
+    times = [1.0, Recorded(values=(1.5, 1.0))]
+    trace = record(of(times), EagerAllreduce(sync_period=2, average_period=2), stop=Stop(seconds=2.75))
+    assert rows_of(trace) == [
+        *("1 step 0", "1 publish 0", "1 mix 0@1 at 1/2", "1 merge 0 1 1"),
+        *("1.5 step 1", "1.5 merge 1 1 1", "2 step 0", "2 publish 0"),
+        *("2.5 step 1", "2.5 publish 1", "2.5 mix 0@2 1@2.5 at 1/2", "2.5 merge 0 1 1"),
+        *("2.5 publish 0", "2.5 merge 1 1 1", "2.5 publish 1"),
+        *("2.5 mix 0@2.5 1@2.5 at 1/2", "2.5 merge 0 0 1", "2.5 merge 1 0 1"),
+    ]
+    kept = trace.keep[trace.verb == PUBLISH]
+    assert kept.tolist() == [0, 0, 0, 1, 1]  # gradients leave, models stay
+
+
+def test_an_average_of_models_leaves_gradients_where_they_are():
+    """Worker 1 has a gradient that no round had when models are averaged; it comes with the next round."""
+    log = Recorder(2, "peers", workload=WORK)
+    for i in (0, 1):
+        log.step(i, log.read(i))
+    first = log.mix([log.publish(0, keep=0.0)], [0.5])
+    log.merge(0, first, keep=1.0)
+    models = log.mix([log.publish(0), log.publish(1)], [0.5, 0.5])
+    for i in (0, 1):
+        log.merge(i, models)
+    before = len(log.trace())
+    late = log.mix([log.publish(1, keep=0.0)], [0.5])
+    log.merge(0, late, keep=1.0)
+    moved = [trained(trace, EagerSGD(0.1)) for trace in (log.trace().head(before), log.trace())]
+    assert not same(*moved, off=1e-6)
+
+
+def test_the_initiator_of_a_majority_is_drawn_evenly():
+    """Workers come one after another: as many are there as come up to the initiator."""
+    cluster, counts = of([1 + k / 10 for k in range(8)], latency=1e-4), np.zeros(9)
+    for seed in range(400):
+        trace = record(cluster, EagerAllreduce("majority"), stop=Stop(seconds=1.75), seed=seed)
+        counts[np.diff(trace.mix_start).max()] += 1
+    assert counts[0] == 0
+    assert np.sum((counts[1:] - 50) ** 2 / 50) < 24.3  # chi-square, 7 degrees of freedom: one in a thousand
+
+
+def test_a_passive_worker_answers_one_at_a_time():
+    """Between what it sends and what it takes, it does neither for another."""
+    cluster = Cluster((Workers(Exponential(1.0), 9),), latency=0.3)
+    trace = record(cluster, PairwiseAveraging(2, "random"), stop=Stop(updates=400))
+    for i in range(9):
+        verbs = trace.verb[(trace.worker == i) & np.isin(trace.verb, (PUBLISH, MERGE))]
+        assert np.all(verbs[::2] == PUBLISH)
+        assert np.all(verbs[1::2] == MERGE)
+    # on a ring first with the one after, then with the one before
+    trace = record(Cluster((Workers(1.0, 6),), latency=0.01), PairwiseAveraging(2), stop=Stop(seconds=0.5))
+    pairs = [
+        trace.worker[trace.member[trace.mix_start[r] : trace.mix_start[r + 1]]].tolist()
+        for r in np.flatnonzero(trace.verb == MIX)
+    ]
+    assert [[pair for pair in pairs if pair[0] == i] for i in (1, 3, 5)] == [
+        [[1, 2], [1, 0]],
+        [[3, 4], [3, 2]],
+        [[5, 0], [5, 4]],
+    ]
+
+
+def test_fixed_groups_stay():
+    trace = record(Cluster((Workers(1.0, 8),)), WaitAvoidingGroups(4, 0, "fixed"), stop=Stop(seconds=5.5))
+    for r in np.flatnonzero(trace.verb == MIX):
+        members = trace.worker[trace.member[trace.mix_start[r] : trace.mix_start[r + 1]]]
+        assert len(set(members // 4)) == 1
+
+
 def test_wagma_groups_are_those_of_the_papers_example():
     protocol = WaitAvoidingGroups(4)
     assert [protocol.bits(8, t) for t in range(3)] == [(0, 1), (2, 0), (1, 2)]
