@@ -30,11 +30,10 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{Path(self.prog).stem}: {message}\n")
 
 
-def _count(text: str) -> int:
-    count = int(text)
-    if count < 0:
-        raise ValueError
-    return count
+def _processes(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected a whole number >= 0, got {text!r}")
+    return int(text)
 
 
 def arguments(doc: str | None, more: Mapping[str, Mapping[str, Any]]) -> argparse.Namespace:
@@ -43,7 +42,9 @@ def arguments(doc: str | None, more: Mapping[str, Mapping[str, Any]]) -> argpars
     parser = _Parser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a small form, in less than a minute: to see that it runs")
     parser.add_argument("--out", metavar="FOLDER", help="where results go (default: runs/ and the script's name)")
-    parser.add_argument("--processes", type=_count, metavar="N", help="how many at once (default: one for each core)")
+    parser.add_argument(
+        "--processes", type=_processes, metavar="N", help="how many at once (default: one for each core)"
+    )
     names = [parser.add_argument(flag, **settings).dest for flag, settings in more.items()]
     given = parser.parse_args()
     different = [getattr(given, name) for name in names if getattr(given, name) != parser.get_default(name)]
