@@ -4,6 +4,7 @@ import itertools
 import subprocess
 import sys
 from fractions import Fraction
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -701,7 +702,6 @@ def test_shares_of_time_tell_waiting_from_exchanging():
 
 
 MEMORY = """
-import resource
 import asyncsim
 cluster = asyncsim.Cluster((asyncsim.Workers(asyncsim.Gamma(1.0, 0.1), 64),), latency=0.01)
 problem = asyncsim.MLP(asyncsim.Blobs(features=300, classes=10, train=512, test=128), hidden=(320,))
@@ -709,13 +709,16 @@ workload = problem.workload(batch_size=8)
 assert workload.model_bytes > 390_000
 trace = asyncsim.record(cluster, asyncsim.WaitAvoidingGroups(8, 10), workload, stop=asyncsim.Stop(updates=64 * 25))
 asyncsim.replay(trace, asyncsim.WAGMA(0.01, 0.9), problem)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+# not ru_maxrss, which begins with that of the process that started this one
+print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
 """
 
 
 def test_64_peers_of_100_000_parameters_fit_in_a_gigabyte():
+    if not Path("/proc/self/status").exists():
+        pytest.skip("needs Linux to say how much memory a process took")
     out = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
-    assert float(out.stdout) < 1024
+    assert float(out.stdout) < 1024 * 1024  # kilobytes
 
 
 def test_a_delayed_worker_delays_whom_it_should():
