@@ -15,7 +15,7 @@ import simpy
 from asyncsim.exchanges.schedules import Cost, Schedule
 from asyncsim.exchanges.wires import NEVER, Wire, Wires
 from asyncsim.network.simulation import Simulation
-from asyncsim.network.turns import Turn
+from asyncsim.network.turns import Turn, at
 from asyncsim.vocabulary import BETWEEN
 
 
@@ -149,11 +149,11 @@ class ClosedPartialExchange:
             whose = slice(None) if self._activator is None else self._activator
             self._look_at(float(np.min(self._arrives[whose])))
             return
-        for worker, at in enumerate(begin.tolist()):
-            if at <= now:
+        for worker, begins in enumerate(begin.tolist()):
+            if begins <= now:
                 self._contributes(worker)
             else:
-                _at(self._sim, at, functools.partial(self._contributes, worker))
+                _at(self._sim, begins, functools.partial(self._contributes, worker))
         for worker, turn in self._waiting.items():
             turn.start_at(float(done[worker]))
         self._waiting.clear()
@@ -187,7 +187,6 @@ def _log(sim: Simulation, worker: int, begin: float, end: float, stages: list[Wi
 
 def _at(sim: Simulation, time: float, what: Callable[[], Any]) -> None:
     """At this time, after everybody's turn."""
-    turn = Turn(sim.env, None, sim.num_workers)
+    turn = at(sim.env, time, sim.num_workers)
     assert turn.callbacks is not None
     turn.callbacks.append(lambda _: what())
-    turn.start_at(time)

@@ -12,7 +12,7 @@ import simpy
 
 from asyncsim.exchanges.schedules import NOBODY, Cost, Schedule
 from asyncsim.network.simulation import Process, Simulation
-from asyncsim.network.turns import Turn, call, countdown
+from asyncsim.network.turns import Turn, at, call, countdown
 
 Key = tuple[int, int, int]  # rank, piece, number of the round
 
@@ -104,7 +104,7 @@ class MovingExchange:
         def chain() -> Process:
             for piece, time in enumerate(ready):
                 if time > env.now:
-                    yield _at(env, time, worker)
+                    yield at(env, time, worker)
                 yield from self._rounds.before(worker, piece)
                 yield from self._rounds.run(worker, piece)
                 yield from self._rounds.after(worker, piece)
@@ -136,7 +136,7 @@ class MovingPartialExchange:
         def chain() -> Process:
             for piece, time in enumerate(ready):
                 if time > env.now:
-                    yield _at(env, time, worker)
+                    yield at(env, time, worker)
                 yield from self._rounds.before(worker, piece)
                 # after everybody's turn at that instant: all who arrive then are in time
                 yield Turn(env, 0.0, self._sim.num_workers)
@@ -173,12 +173,6 @@ class MovingPartialExchange:
     def _part(self, worker: int, piece: int) -> Process:
         yield from self._rounds.run(worker, piece)
         self._over[worker, piece].succeed()
-
-
-def _at(env: simpy.Environment, time: float, worker: int) -> Turn:
-    turn = Turn(env, None, worker)
-    turn.start_at(time)
-    return turn
 
 
 def _some(row: np.ndarray) -> list[int]:

@@ -13,7 +13,7 @@ from asyncsim.cluster.cluster import Cluster
 from asyncsim.cluster.step_times import Place
 from asyncsim.network.outbox import Outbox
 from asyncsim.network.transfers import Message, Transfers
-from asyncsim.network.turns import Lock, Turn, bury, call, countdown
+from asyncsim.network.turns import Lock, Turn, at, bury, call, countdown
 from asyncsim.recorder import Recorder
 from asyncsim.streams import Purpose, generator
 from asyncsim.vocabulary import BETWEEN, COMPUTE, DOWN, RECEIVE, SEND, UP, WAIT
@@ -150,9 +150,7 @@ class Simulation:
         time = 0.0
         for when, share in zip(ready, self.shares, strict=True):
             time = max(time, when) + share * each
-        done = Turn(self.env, None, worker)
-        done.start_at(time)
-        return done
+        return at(self.env, time, worker)
 
     def after_all(self, worker: int) -> Turn:
         """To be started: at its instant it comes after all workers' turns and messages, by worker."""
@@ -326,15 +324,15 @@ class Simulation:
     def _forward(self, worker: int, seconds: float) -> Process:
         """The forward pass, as far and as soon as the parameters have come."""
         coming = list(self._replies[worker].items())
-        at = 0
-        while at < len(coming):
-            if not coming[at][1].triggered:
+        begin = 0
+        while begin < len(coming):
+            if not coming[begin][1].triggered:
                 self.log.enter(worker, RECEIVE)
-                yield coming[at][1]
-            end = at
+                yield coming[begin][1]
+            end = begin
             while end < len(coming) and coming[end][1].triggered:
                 end += 1
             self.log.enter(worker, COMPUTE)
-            yield Turn(self.env, seconds * sum(piece.share for piece, _ in coming[at:end]), worker)
-            at = end
+            yield Turn(self.env, seconds * sum(piece.share for piece, _ in coming[begin:end]), worker)
+            begin = end
         del self._replies[worker]

@@ -50,6 +50,13 @@ def call(env: simpy.Environment, seconds: float, worker: int, what: Callable[[],
     return turn
 
 
+def at(env: simpy.Environment, time: float, worker: int) -> Turn:
+    """The worker's turn at this very time."""
+    turn = Turn(env, None, worker)
+    turn.start_at(time)
+    return turn
+
+
 def countdown(times: int, what: Callable[[], Any]) -> Callable[..., None]:
     """A function that does something when it is called for the ``times``-th time, with whatever."""
 

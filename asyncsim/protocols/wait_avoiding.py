@@ -59,8 +59,8 @@ class PartialRounds(Rounds[PartialRound]):
         return latest, self._open[latest]
 
 
-def refuse_unless_power_of_two(num_workers: int, key: str = "") -> None:
+def refuse_unless_power_of_two(num_workers: int) -> None:
     """Raise InputError; the butterfly and the activation's hypercube need it."""
     if num_workers & (num_workers - 1):
         what = f"partial collectives run on a power of two of workers (recursive doubling), not on {num_workers}"
-        raise InputError(what, key)
+        raise InputError(what)
