@@ -322,3 +322,49 @@ def test_passes_in_partial_exchanges(bits):
     exchange = len(bits) * (0.02 + 5 + 0.5)
     assert found[0][0] == pytest.approx(4 + 0.5 + exchange + 1, abs=0.05)  # who is told begins a word later
     assert found[0][6:] == pytest.approx([401.5, 501.5])
+
+
+@pytest.mark.parametrize("sharing", ["none", "rounds"])
+@pytest.mark.parametrize("partial", [True, False])
+@pytest.mark.parametrize(
+    ("ready", "message"),
+    [
+        ([1.0, 2.0], r"join\(0\), ready: expected 4 times, got 2"),
+        ([1.0, 2.0, 1.5, 3.0], r"expected ascending times from 0.* s on, got \[1.0, 2.0, 1.5, 3.0\]"),
+        ([-1.0, 2.0, 2.0, 3.0], "expected ascending times"),
+        ([1.0, float("nan"), 2.0, 3.0], "expected ascending times"),
+    ],
+)
+def test_pieces_that_cannot_be_joined_with(ready, message, partial, sharing):
+    exchanges, schedule = (
+        Exchanges(begin(of(2, sharing=sharing, buckets=EACH), [50, 10, 40, 7])),
+        schedules.recursive_doubling(2),
+    )
+    exchange = exchanges.partial(schedule, lambda i: None) if partial else exchanges.blocking(schedule)
+    with pytest.raises(InputError, match=message):
+        exchange.join(0, ready)
+
+
+def test_an_activation_that_is_slower_than_a_step():
+    """Word comes 4 s after 0 arrived, at 5 s; 1 joins at 2 s and arrives at 2.5 s, of which no closed form knows."""
+    schedule, joined = schedules.recursive_doubling(2), {0: (0.75, 1.0), 1: (2.0, 2.5)}
+
+    def both(sharing, activator=None):
+        sim = begin(of(2, HOSTS["far"], sharing=sharing), [50])
+        exchange, done = Exchanges(sim).partial(schedule, lambda i: None, activator), {}
+
+        def worker(i):
+            joins, ready = joined[i]
+            yield sim.env.timeout(joins)
+            yield exchange.join(i, [ready])
+            done[i] = sim.env.now
+
+        for i in joined:
+            sim.env.process(worker(i))
+        sim.env.run()
+        return done
+
+    assert both("none") == {0: 6.5, 1: 6.5}
+    with pytest.raises(InputError, match=r"cluster.sharing: a round is activated more slowly than worker 1 makes a st"):
+        both("rounds")
+    assert both("rounds", 0) == both("none", 0) == {0: 9.0, 1: 9.0}

@@ -12,18 +12,24 @@ from typing import Any
 import numpy as np
 import simpy
 
+from asyncsim.errors import InputError
 from asyncsim.exchanges.schedules import Cost, Schedule
 from asyncsim.exchanges.wires import NEVER, Wire, Wires
 from asyncsim.network.simulation import Simulation
 from asyncsim.network.turns import Turn, at
 from asyncsim.vocabulary import BETWEEN
 
+SLOW = (
+    "a round is activated more slowly than worker {} makes a step, which has no closed form; "
+    "fair, fifo or none have the messages in motion"
+)
+
 
 class ClosedExchange:
     """A blocking exchange in closed form."""
 
     def __init__(self, sim: Simulation, schedule: Schedule, cost: Cost, wires: Wires):
-        self._sim, self._stages, self._groups = sim, wires.of(schedule), schedule.groups
+        self._sim, self._stages, self._groups, self._cost = sim, wires.of(schedule), schedule.groups, cost
         self._before, self._after = cost.before * wires.processing, cost.after * wires.processing
         self._sizes = [share * sim.model_bytes for share in cost.shares]
         self._ready = np.full((len(self._sizes), sim.num_workers), NEVER)
@@ -32,6 +38,7 @@ class ClosedExchange:
         self._news, self._next = False, NEVER  # joined since the last look; when the next look is
 
     def join(self, worker: int, ready: Sequence[float]) -> simpy.Event:
+        self._cost.check(worker, ready, self._sim.env.now)
         self._ready[:, worker] = ready
         self._waiting[worker] = done = self._sim.after_all(worker)
         if self._groups is None:
@@ -78,7 +85,8 @@ class ClosedExchange:
 class ClosedPartialExchange:
     """A partial exchange in closed form: looks at each piece when the first worker arrives there.
 
-    Who has not begun its gradient by then arrives later than that by far more than the activation takes.
+    So it must not come to who has not begun its gradient by then, and is there before the activation is; where that
+    happens, ``join`` raises InputError.
     """
 
     def __init__(
@@ -90,7 +98,7 @@ class ClosedPartialExchange:
         contributes: Callable[[int], Any],
         activator: int | None = None,
     ):
-        n = sim.num_workers
+        n, self._cost = sim.num_workers, cost
         self._before, self._after = cost.before * wires.processing, cost.after * wires.processing
         self._sim, self._stages, self._contributes, self._activator = sim, wires.of(schedule), contributes, activator
         edges = wires.of(wires.hypercube)
@@ -98,30 +106,35 @@ class ClosedPartialExchange:
         self._sizes = [share * sim.model_bytes for share in cost.shares]
         self._ready = np.full((len(self._sizes), n), NEVER)
         self._arrives = np.full(n, NEVER)  # of each that joined, when it arrives at the next piece
-        self._over: list[np.ndarray] = []  # of each piece that was activated, when each worker's rounds are over
-        self._begun = NEVER
+        # of each piece that was activated, when each worker's rounds begin and are over
+        self._rounds: list[tuple[np.ndarray, np.ndarray]] = []
+        self._first = NEVER  # when the first of all began
         self._waiting: dict[int, Turn] = {}
         self._next = NEVER  # when the next piece is looked at
 
     def join(self, worker: int, ready: Sequence[float]) -> simpy.Event:
+        self._cost.check(worker, ready, self._sim.env.now)
         done = self._sim.after_all(worker)
         self._ready[:, worker] = ready
         time, before, after = -NEVER, self._before[worker], self._after[worker]
-        for piece, over in enumerate(self._over):
+        for piece, (begin, over) in enumerate(self._rounds):
             size = self._sizes[piece]
-            time = float(max(max(time, ready[piece]) + size * before, over[worker]) + size * after)
-        if len(self._over) == len(self._sizes):
+            arrives = max(time, ready[piece]) + size * before
+            if arrives < begin[worker] and self._activator in (None, worker):
+                raise InputError(SLOW.format(worker), "cluster.sharing")
+            time = float(max(arrives, over[worker]) + size * after)
+        if len(self._rounds) == len(self._sizes):
             done.start_at(time)
             return done
         self._waiting[worker] = done
-        piece = len(self._over)
+        piece = len(self._rounds)
         self._arrives[worker] = time = float(max(time, ready[piece]) + self._sizes[piece] * before)
         if self._activator in (None, worker):
             self._look_at(time)
         return done
 
     def over(self, worker: int) -> bool:
-        return len(self._over) == len(self._sizes) and bool(self._over[-1][worker] <= self._sim.env.now)
+        return len(self._rounds) == len(self._sizes) and bool(self._rounds[-1][1][worker] <= self._sim.env.now)
 
     def _look_at(self, time: float) -> None:
         if time < self._next:
@@ -131,20 +144,20 @@ class ClosedPartialExchange:
     def _look(self) -> None:
         """Somebody arrives at the next piece now, after everybody's turn at this instant."""
         now = self._sim.env.now
-        if self._next > now or len(self._over) == len(self._sizes):
+        if self._next > now or len(self._rounds) == len(self._sizes):
             return  # there was an earlier one
         self._next = NEVER
         begin = self._activated()
-        time, size, ready = begin, self._sizes[len(self._over)], self._ready
+        time, size, ready = begin, self._sizes[len(self._rounds)], self._ready
         busy = np.full_like(time, -NEVER)
         for stage in self._stages:
             time = stage.done(time, busy, size, slice(None))
         time = np.maximum(time, busy)
-        self._over.append(time)
-        self._begun = min(self._begun, now)
+        self._rounds.append((begin, time))
+        self._first = min(self._first, now)
         done = np.maximum(self._arrives, time) + size * self._after
-        if len(self._over) < len(self._sizes):
-            piece = len(self._over)
+        if len(self._rounds) < len(self._sizes):
+            piece = len(self._rounds)
             self._arrives = np.maximum(done, ready[piece]) + self._sizes[piece] * self._before
             whose = slice(None) if self._activator is None else self._activator
             self._look_at(float(np.min(self._arrives[whose])))
@@ -173,8 +186,8 @@ class ClosedPartialExchange:
                 return begin
 
     def _log(self) -> None:
-        for worker, end in enumerate(self._over[-1].tolist()):
-            _log(self._sim, worker, self._begun, end, self._stages)
+        for worker, end in enumerate(self._rounds[-1][1].tolist()):
+            _log(self._sim, worker, self._first, end, self._stages)
 
 
 def _log(sim: Simulation, worker: int, begin: float, end: float, stages: list[Wire]) -> None:

@@ -22,7 +22,7 @@ class _Rounds:
 
     def __init__(self, sim: Simulation, schedule: Schedule, cost: Cost):
         self.sim = sim
-        self._shares, self._before, self._after = cost
+        self.cost, (self._shares, self._before, self._after) = cost, cost
         self._sources = [[_some(row) for row in stage.sources] for stage in schedule.stages]
         self._targets = [[_some(row) for row in stage.targets] for stage in schedule.stages]
         self._sizes = [stage.size for stage in schedule.stages]
@@ -100,6 +100,7 @@ class MovingExchange:
 
     def join(self, worker: int, ready: Sequence[float]) -> simpy.Event:
         env, done = self._rounds.sim.env, self._rounds.sim.after_all(worker)
+        self._rounds.cost.check(worker, ready, env.now)
 
         def chain() -> Process:
             for piece, time in enumerate(ready):
@@ -132,6 +133,7 @@ class MovingPartialExchange:
 
     def join(self, worker: int, ready: Sequence[float]) -> simpy.Event:
         env, done = self._sim.env, self._sim.after_all(worker)
+        self._rounds.cost.check(worker, ready, env.now)
 
         def chain() -> Process:
             for piece, time in enumerate(ready):

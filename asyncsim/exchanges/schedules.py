@@ -8,6 +8,7 @@ rank (Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters o
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -48,6 +49,13 @@ class Cost(NamedTuple):
     shares: list[float]
     before: float  # passes before the first round
     after: float  # and after the last one
+
+    def check(self, worker: int, ready: Sequence[float], now: float) -> None:
+        """Raise InputError unless a worker may join with pieces that get ``ready`` at these times."""
+        if len(ready) != len(self.shares):
+            raise InputError(f"expected {len(self.shares)} times, got {len(ready)}", f"join({worker}), ready")
+        if not all(map(operator.le, (now, *ready), ready)):
+            raise InputError(f"expected ascending times from {now} s on, got {list(ready)}", f"join({worker}), ready")
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,8 +20,8 @@ class Updates:
         self._sim, self.size, self.version = sim, size, 0
         self._arrived = 0
         self._made = Gate(sim.env)
-        self._takes_time = sim.server_takes_time
-        self._locks = self._takes_time and (sim.locked or size > 1)
+        self._takes_time = sim.server.takes_time
+        self._locks = self._takes_time and (sim.server.locked or size > 1)
 
     def take(self, worker: int, read: int, fits: Callable[[], bool] = lambda: True) -> Asking:
         """A gradient on this read has arrived. Returns which update it is a part of (from 0), or None if it is dropped,
@@ -30,9 +30,9 @@ class Updates:
         if self._takes_time:
             sim.log.enter(worker, SERVED)
             if self._locks:
-                yield from sim.lock.enter(worker)
+                yield from sim.server.lock.enter(worker)
             if fits():
-                yield sim.update(worker, adds=self.size > 1, makes=self._arrived + 1 == self.size)
+                yield sim.server.update(worker, adds=self.size > 1, makes=self._arrived + 1 == self.size)
         accepted = fits()
         part, closes = self.version, accepted and self._arrived + 1 == self.size
         sim.log.apply(worker, read, weight=1 / self.size, accepted=accepted, closes=closes)
@@ -43,7 +43,7 @@ class Updates:
         else:
             self._arrived += accepted
         if self._locks:
-            sim.lock.leave()
+            sim.server.lock.leave()
         return part if accepted else None
 
     def wait(self, worker: int, part: int) -> Process:
