@@ -37,8 +37,8 @@ def _processes(text: str) -> int:
 
 
 def arguments(doc: str | None, more: Mapping[str, Mapping[str, Any]]) -> argparse.Namespace:
-    """--quick, --out, --processes and ``more``, and the ``name`` of the script, to which what was given of these is
-    added; its docstring is the help."""
+    """--quick, --out, --processes and ``more``; the ``study`` (its script) and the ``name`` of this form, to which what
+    was given of ``more`` is added. The script's docstring is the help."""
     parser = _Parser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a small form, in less than a minute: to see that it runs")
     parser.add_argument("--out", metavar="FOLDER", help="where results go (default: runs/ and the script's name)")
@@ -47,9 +47,13 @@ def arguments(doc: str | None, more: Mapping[str, Mapping[str, Any]]) -> argpars
     )
     names = [parser.add_argument(flag, **settings).dest for flag, settings in more.items()]
     given = parser.parse_args()
-    different = [getattr(given, name) for name in names if getattr(given, name) != parser.get_default(name)]
-    form = ["-".join(map(str, value)) if isinstance(value, list) else str(value) for value in different]
-    given.name = "-".join([Path(sys.argv[0]).stem, *form, *(["quick"] if given.quick else [])])
+    form = []
+    for name in names:
+        value = name if getattr(given, name) is True else getattr(given, name)
+        if value != parser.get_default(name):
+            form.append("-".join(map(str, value)) if isinstance(value, list) else str(value))
+    given.study = Path(sys.argv[0]).stem
+    given.name = "-".join([given.study, *form, *(["quick"] if given.quick else [])])
     given.out = Path(given.out or f"runs/{given.name}")
     return given
 
@@ -70,9 +74,9 @@ def spread_out(
     given: argparse.Namespace, part: str, work: Callable[[Any], float], jobs: Mapping[str, Any]
 ) -> list[float]:
     """``work`` of each job, on several processes; a figure is kept in ``runs/`` under its job's name, which must stand
-    for all that decides it (``asyncsim.naming.name_of``): interrupted, the same command goes on from there. ``work`` is
-    a function of a module, not of the script."""
-    kept = Path(f"runs/{given.name}-{part}")
+    for all that decides it (``asyncsim.naming.name_of``): interrupted, the same command goes on from there, and all
+    forms of a study share them. ``work`` is a function of a module, not of the script."""
+    kept = Path(f"runs/{given.study}-{part}")
     kept.mkdir(parents=True, exist_ok=True)
     found = {name: json.loads(path.read_text()) for name in jobs if (path := kept / f"{name}.json").exists()}
     left = [name for name in jobs if name not in found]

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import asyncsim
+from asyncsim.cluster.named_hosts import PizDaint
 
 DATA = Path(__file__).parent / "data"
 PUBLISHED = json.loads((DATA / "wagma_figures.json").read_text(encoding="utf-8"))
 
 # The machine is asyncsim's "piz_daint": its bandwidth and latency were measured, what its processor copies or adds in a
 # second follows from a parameter server's throughput in another paper, so none of this from the figures simulated here.
-HOST = "piz_daint"
+HOST = PizDaint()
 TOPOLOGY = asyncsim.Racks(hosts=384)  # a group of the dragonfly
 OVERLAP = 0.3  # exchanges proceed in this part of the backward pass; chosen on figure 4 (.25 to .35 fit it)
 JITTER = 0.02  # coefficient of variation of a GPU's own step times, as in traces of jobs without stragglers
@@ -24,14 +26,18 @@ def machine(
     step_time: asyncsim.StepTime,
     delays: tuple[asyncsim.Delay, ...] = (),
     bucket_bytes: int = 1,
+    overlap: float = OVERLAP,
+    copy: float | None = None,
 ) -> asyncsim.Cluster:
-    """Nodes of Piz Daint that exchange models tensor by tensor, or in buckets of at least so many bytes."""
+    """Nodes of Piz Daint that exchange models tensor by tensor, or in buckets of at least so many bytes. ``copy``: what
+    their processors copy or add, in bytes per second, if not what the machine's do."""
+    host = HOST if copy is None else replace(HOST, copy_bandwidth=copy)
     return asyncsim.Cluster(
-        (asyncsim.Workers(step_time, workers, HOST),),
+        (asyncsim.Workers(step_time, workers, host),),
         delays=delays,
         topology=TOPOLOGY,
         sharing="rounds",
-        buckets=asyncsim.Tensors(bucket_bytes=bucket_bytes, overlap=OVERLAP),
+        buckets=asyncsim.Tensors(bucket_bytes=bucket_bytes, overlap=overlap),
     )
 
 

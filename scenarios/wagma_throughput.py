@@ -43,23 +43,23 @@ which no constant was chosen on, 2.7 %. What misses by more than 8 %:
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from studies import figure, grid, run, spread_out
-from wagma_setup import DATA, JITTER, PUBLISHED, Timing, injected, machine, per_worker, rate, resnet50
+from wagma_figures import Constants, Setup, setups
+from wagma_setup import PUBLISHED, Timing, machine, rate
 
 import asyncsim
 from asyncsim import naming
 
-# Of figure 10 alone, both from its inset: the fastest iterations of 1024 workers that wait for nobody take .37 s longer
-# than the ideal ones; half of local SGD's take less than 4.2 s, so that long times must come together.
-OVERHEAD = 0.3  # seconds that are no collecting and no learning; chosen on the figure
-BURSTS = 0.5  # first parameter of the beta distribution of how many are late at once; chosen on the figure
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
+USUAL = Constants()
 SYSTEMS = {
     "localSGD": "local SGD",
     "Allreduce": "Allreduce-SGD",
@@ -69,139 +69,7 @@ SYSTEMS = {
     "eager": "eager-SGD",
     "WAGMA": "WAGMA-SGD",
 }
-
-
-COLOURS = ("#4477aa", "#66ccee", "#228833", "#ccbb44", "#ee6677", "#aa3377", "#222222")
-
-
-@dataclass(frozen=True)
-class Setup:
-    """One figure: what is learned, and who is late."""
-
-    title: str
-    unit: str
-    published: dict[str, dict[str, float]]
-    samples: float  # of a worker's step, in the figure's unit
-    tensors: tuple[int, ...]  # bytes, in forward order
-    step_time: asyncsim.StepTime
-    delays: Callable[[int], tuple[asyncsim.Delay, ...]]  # by number of workers
-    protocols: dict[str, asyncsim.Protocol]
-    dense: tuple[int, ...] = ()  # the tensors that an all-reduce of gradients adds up, if not all
-
-
-def transformer() -> tuple[int, ...]:
-    """The base model of Vaswani et al. (2017): 6 + 6 layers of width 512, inner 2048, a norm before each part and one
-    after each stack, no biases in attention, and one embedding of 33,708 rows for source, target and output: 61,362,176
-    parameters in 185 tensors, as published."""
-    width, inner = 512, 2048
-    attention, norm = [width * width] * 4, [width, width]
-    forward = [width * inner, inner, inner * width, width]
-    encoder, decoder = attention + norm + forward + norm, attention + norm + attention + norm + forward + norm
-    sizes = [33_708 * width, *encoder * 6, *norm, *decoder * 6, *norm]
-    assert sum(sizes) == 61_362_176
-    return tuple(4 * size for size in sizes)
-
-
-def ddppo() -> tuple[int, ...]:
-    """Wijmans et al. (ICLR 2020) as far as it is published: a ResNet-18 of half the width with group norm, a layer to
-    512 features, two LSTM layers of 512, four actions and a value; the layer has what is left of 8,476,421 parameters.
-    """
-    planes = 32
-    sizes, fed = [3 * planes * 49, planes, planes], planes
-    for wide in (planes, planes, 2 * planes, 2 * planes, 4 * planes, 4 * planes, 8 * planes, 8 * planes):
-        sizes += [9 * fed * wide, wide, wide, 9 * wide * wide, wide, wide]
-        sizes += [fed * wide, wide, wide] if fed != wide else []
-        fed = wide
-    hidden = 512
-    recurrent = [4 * hidden * (hidden + 64), 4 * hidden * hidden, 4 * hidden, 4 * hidden]  # 64: goal and last action
-    recurrent += [4 * hidden * hidden, 4 * hidden * hidden, 4 * hidden, 4 * hidden]
-    heads = [4 * hidden, 4, hidden, 1]
-    features = 8_476_421 - sum(sizes) - sum(recurrent) - sum(heads)
-    return tuple(4 * size for size in [*sizes, features - hidden, hidden, *recurrent, *heads])
-
-
-def sentences() -> asyncsim.StepTime:
-    """Step times of figure 6: batches of sentences of like length, up to 8192 tokens."""
-    times = PUBLISHED["transformer_step_seconds"]
-    at, density = np.array(times["at"]), np.array(times["density"])
-    below = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2 * np.diff(at))])
-    values = np.interp((np.arange(2000) + 0.5) / 2000, below / below[-1], at)
-    return asyncsim.Empirical(values=tuple((values * times["mean"] / values.mean()).tolist()))
-
-
-def experience() -> tuple[float, tuple[asyncsim.Delay, ...]]:
-    """The mean seconds in which a worker collects experience (figure 9, without the one sample of 43.5 s), and what
-    comes before each step: that, an overhead, and, where a time is an outlier, its excess, which comes in bursts."""
-    lines = (DATA / "ddppo_collect_seconds.csv").read_text(encoding="utf-8").splitlines()
-    times = np.array([float(line) for line in lines if line[0].isdigit()])
-    times = times[times < 43]
-    usual, late = times[times <= 2.02], times[times > 2.02]
-    excess = asyncsim.Empirical(values=tuple((late - usual.mean()).tolist()))
-    bursts = asyncsim.Bursts(probability=len(late) / len(times), concentration=BURSTS, seconds=excess)
-    always = asyncsim.IndependentDelays(1.0, asyncsim.Empirical(values=tuple((usual + OVERHEAD).tolist())))
-    return float(times.mean()), (always, bursts)
-
-
-def setups() -> dict[str, Setup]:
-    """All figures."""
-    images, tokens, steps = (PUBLISHED[f"{name}_per_second"] for name in ("images", "tokens", "experience"))
-    common: dict[str, asyncsim.Protocol] = {
-        "localSGD": asyncsim.PeriodicAveraging(),
-        "DPSGD": asyncsim.RingAveraging(),
-        "ADPSGD": asyncsim.PairwiseAveraging(averages=0),
-    }
-    collecting, before = experience()
-    embedding, *others = transformer()
-    sentence = sentences()
-    return {
-        "4": Setup(
-            "Figure 4: ResNet-50, 320 ms on two workers a step",
-            "images/s",
-            images,
-            128,
-            resnet50(),
-            asyncsim.Gamma(128 / float(np.median(per_worker(images))), JITTER),
-            injected,
-            {
-                **common,
-                "Allreduce": asyncsim.GradientAllreduce(),
-                "SGP": asyncsim.Push(peers=2),
-                "eager": asyncsim.EagerAllreduce(sync_period=33),
-                "WAGMA": asyncsim.WaitAvoidingGroups(),
-            },
-        ),
-        "7": Setup(
-            "Figure 7: Transformer, batches of sentences",
-            "tokens/s",
-            tokens,
-            per_worker(tokens)[0] * sentence.mean_seconds,
-            transformer(),
-            sentence,
-            lambda workers: (),
-            {
-                **common,
-                "Allreduce": asyncsim.GradientAllreduce(gathered_bytes=1.33 * embedding),
-                "SGP": asyncsim.Push(peers=1),
-                "WAGMA": asyncsim.WaitAvoidingGroups(sync_period=8),
-            },
-            dense=tuple(others),
-        ),
-        "10": Setup(
-            "Figure 10: DD-PPO in Habitat",
-            "experience steps/s",
-            steps,
-            256,
-            ddppo(),
-            asyncsim.Gamma(256 / float(np.median(per_worker(steps))) - collecting, JITTER),
-            lambda workers: before,
-            {
-                **common,
-                "ADPSGD": asyncsim.PairwiseAveraging(),  # without pause it would average 70 times a step: the same time
-                "SGP": asyncsim.Push(peers=4),
-                "WAGMA": asyncsim.WaitAvoidingGroups(sync_period=8),
-            },
-        ),
-    }
+COLOURS = dict(zip(SYSTEMS, ("#4477aa", "#66ccee", "#228833", "#ccbb44", "#ee6677", "#aa3377", "#222222"), strict=True))
 
 
 @dataclass(frozen=True)
@@ -214,14 +82,20 @@ class Cell:
     steps: int
     tensors: str
     balanced: bool = False
+    constants: Constants = USUAL
+
+    @property
+    def setup(self) -> Setup:
+        """The figure that it is in."""
+        return setups(self.constants)[self.figure]
 
     @property
     def published(self) -> float | None:
         """In the figure's unit."""
         if self.balanced:
             steps = PUBLISHED["balanced_steps_per_second"]
-            return _of(self.system, steps.get(str(self.workers), {}), self.workers * setups()[self.figure].samples)
-        return _of(self.system, setups()[self.figure].published.get(str(self.workers), {}))
+            return _of(self.system, steps.get(str(self.workers), {}), self.workers * self.setup.samples)
+        return _of(self.system, self.setup.published.get(str(self.workers), {}))
 
 
 def _of(system: str, cells: dict[str, float], unit: float = 1.0) -> float | None:
@@ -231,11 +105,11 @@ def _of(system: str, cells: dict[str, float], unit: float = 1.0) -> float | None
 
 def timing(cell: Cell) -> Timing:
     """All that decides how fast it is."""
-    setup = setups()[cell.figure]
+    setup, constants = cell.setup, cell.constants
     tensors = setup.dense if cell.system == "Allreduce" and setup.dense else setup.tensors
     bucket = 1 if cell.tensors == "each" else sum(tensors) if cell.tensors == "whole" else int(float(cell.tensors))
     delays = () if cell.balanced else setup.delays(cell.workers)
-    cluster = machine(cell.workers, setup.step_time, delays, bucket)
+    cluster = machine(cell.workers, setup.step_time, delays, bucket, constants.overlap, constants.copy)
     stop = asyncsim.Stop(updates=cell.steps * cell.workers)
     return cluster, setup.protocols[cell.system], asyncsim.Workload(tensor_bytes=tensors), stop
 
@@ -244,19 +118,36 @@ def cells(given: argparse.Namespace) -> list[Cell]:
     """All that are asked for, those that take long first."""
     out = []
     for name in given.figure:
-        setup = setups()[name]
+        setup = setups(USUAL)[name]
         published = [int(number) for number in setup.published]
+        if given.predict:
+            published = sorted({*published, *setup.between})
+        if given.sensitivity:
+            published = [number for number in published if number <= 64]
         for workers in given.workers or published[: 1 if given.quick else None]:
             out += [Cell(name, workers, system, given.steps, given.tensors) for system in setup.protocols]
-        if name == "4" and 64 in (given.workers or [64]) and not given.quick:
+        if name == "4" and 64 in (given.workers or [64]) and not (given.quick or given.predict or given.sensitivity):
             balanced = [Cell(name, 64, system, given.steps, given.tensors, balanced=True) for system in setup.protocols]
             out += [cell for cell in balanced if cell.published]
+    if given.sensitivity:
+        out = [replace(cell, constants=other) for cell in out for other in (USUAL, *varied(cell.figure).values())]
     return sorted(out, key=lambda cell: -cell.workers)
+
+
+def varied(name: str) -> dict[str, Constants]:
+    """One constant of a figure changed at a time."""
+    changes: dict[str, tuple[float, ...]] = {
+        "overlap": (0.2, 0.4),
+        "copy": (0.8 * USUAL.copy, 1.25 * USUAL.copy),
+        **{"4": {"jitter": (0.01, 0.05)}, "7": {"tokens": (0.9 * USUAL.tokens, 0.809 * USUAL.tokens)}}.get(name, {}),
+        **({"overhead": (0.2, 0.4), "bursts": (0.25, 1.0)} if name == "10" else {}),
+    }
+    return {f"{key} {value:.3g}": replace(USUAL, **{key: value}) for key in changes for value in changes[key]}
 
 
 def name_of(cell: Cell) -> str:
     """Of a part of the table."""
-    return "Balanced: ResNet-50, nobody is delayed" if cell.balanced else setups()[cell.figure].title
+    return "Balanced: ResNet-50, nobody is delayed" if cell.balanced else cell.setup.title
 
 
 def error(cell: Cell, simulated: float) -> float | None:
@@ -290,8 +181,8 @@ def disorder(found: dict[Cell, float]) -> list[str]:
 
 
 def table(found: dict[Cell, float]) -> str:
-    """Published, simulated and error of every cell, then the means."""
-    parts, errors = [], {cell: error(cell, value) for cell, value in found.items()}
+    """Published, simulated and error of every cell; last the means."""
+    parts, means, errors = [], [], {cell: error(cell, value) for cell, value in found.items()}
     for title in dict.fromkeys(name_of(cell) for cell in sorted(found, key=lambda c: (int(c.figure), c.balanced))):
         mine = sorted((cell for cell in found if name_of(cell) == title), key=lambda cell: cell.workers)
         columns: dict[Any, str] = {}
@@ -305,45 +196,80 @@ def table(found: dict[Cell, float]) -> str:
                 columns[cell.workers, column] = f"{cell.workers}: {column}" if column == "published" else column
                 texts[cell.system, (cell.workers, column)] = text
         rows = {system: label for system, label in SYSTEMS.items() if any(cell.system == system for cell in mine)}
-        unit = setups()[mine[0].figure].unit
-        parts.append(grid(f"{title}: {unit}, by number of workers", columns, rows, texts))
-        parts.append(f"{title.split(':')[0]}: {mean(errors[cell] for cell in mine)}\n\n")
+        unit = mine[0].setup.unit
+        parts.append(grid(f"{title}: {unit}, by number of workers", columns, rows, texts) + "\n")
+        means.append(f"{title.split(':')[0]}: {mean(errors[cell] for cell in mine)}\n")
     wrong = disorder(found)
     if wrong:
         parts.append(
             "In another order than published, where that differs by more than 3 %:\n" + "\n".join(wrong) + "\n\n"
         )
     scored = [errors[cell] for cell in found if not cell.balanced]
-    parts.append(f"overall, without the balanced run: {mean(scored)}\n")
-    return "".join(parts)
+    means.append(f"overall, without the balanced run: {mean(scored)}\n")
+    return "".join(parts + means)
 
 
-def picture(found: dict[Cell, float]) -> Any:
-    """Bars as in the paper: simulated, with the published value as a mark on them."""
+def sensitivity(found: dict[Cell, float]) -> str:
+    """The mean absolute error of each figure with one constant changed."""
+    parts = []
+    for name in dict.fromkeys(cell.figure for cell in sorted(found, key=lambda c: int(c.figure))):
+        rows, texts = {}, {}
+        for label, constants in {"as they are": USUAL, **varied(name)}.items():
+            mine = [cell for cell in found if cell.figure == name and cell.constants == constants]
+            rows[label] = label
+            texts[label, "error"] = f"{np.mean([abs(error(cell, found[cell]) or 0.0) for cell in mine]):.1f} %"
+            for system in setups(constants)[name].protocols:
+                errors = [error(cell, found[cell]) or 0.0 for cell in mine if cell.system == system]
+                texts[label, system] = f"{np.mean(errors):+.1f}"
+        columns = {"error": "mean absolute error", **{s: t for s, t in SYSTEMS.items() if ("as they are", s) in texts}}
+        title = f"{setups(USUAL)[name].title}: mean errors in %, with one constant changed"
+        parts.append(grid(title, columns, rows, texts))
+    return "\n".join(parts)
+
+
+def picture(found: dict[Cell, float], lines: bool) -> Any:
+    """Bars as in the paper: simulated, with the published value as a mark on them; or a line for each system, and what
+    is published as points."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    shown = [name for name in setups() if any(cell.figure == name for cell in found)]
+    shown = list(dict.fromkeys(cell.figure for cell in found))
     made, axes = figure(len(shown), height=4.2)
-    colours = dict(zip(SYSTEMS, COLOURS, strict=True))
     for ax, name in zip(axes, shown, strict=True):
-        setup = setups()[name]
-        mine = [cell for cell in found if cell.figure == name and not cell.balanced]
-        sizes = sorted({cell.workers for cell in mine})
-        systems = [system for system in SYSTEMS if any(cell.system == system for cell in mine)]
-        width = 0.8 / len(systems)
-        for cell in mine:
-            at = sizes.index(cell.workers) + (systems.index(cell.system) - (len(systems) - 1) / 2) * width
-            ax.bar(at, found[cell] / cell.workers, 0.9 * width, color=colours[cell.system])
-            if cell.published:
-                ax.plot(at, cell.published / cell.workers, "_", color="black", markersize=60 * width, markeredgewidth=3)
-                ax.plot(at, cell.published / cell.workers, "_", color="white", markersize=56 * width, markeredgewidth=1)
-        ax.set_xticks(range(len(sizes)), [str(size) for size in sizes])
+        (_lines if lines else _bars)(ax, {cell: found[cell] for cell in found if cell.figure == name})
+        setup = setups(USUAL)[name]
         ax.set(title=setup.title, xlabel="workers", ylabel=f"{setup.unit} of each worker")
-    labels = [Patch(color=colours[system], label=label) for system, label in SYSTEMS.items()]
-    labels.append(Line2D([], [], color="black", marker="_", linewidth=0, markeredgewidth=3, label="published"))
+    labels: list[Any] = [Patch(color=COLOURS[system], label=label) for system, label in SYSTEMS.items()]
+    mark = {"marker": "o"} if lines else {"marker": "_", "markeredgewidth": 3}
+    labels.append(Line2D([], [], color="black", linewidth=0, label="published", **mark))
     made.legend(handles=labels, loc="outside lower center", ncols=len(labels), frameon=False)
     return made
+
+
+def _bars(ax: Axes, found: dict[Cell, float]) -> None:
+    mine = [cell for cell in found if not cell.balanced]
+    sizes = sorted({cell.workers for cell in mine})
+    systems = [system for system in SYSTEMS if any(cell.system == system for cell in mine)]
+    width = 0.8 / len(systems)
+    for cell in mine:
+        at = sizes.index(cell.workers) + (systems.index(cell.system) - (len(systems) - 1) / 2) * width
+        ax.bar(at, found[cell] / cell.workers, 0.9 * width, color=COLOURS[cell.system])
+        if cell.published:
+            ax.plot(at, cell.published / cell.workers, "_", color="black", markersize=60 * width, markeredgewidth=3)
+            ax.plot(at, cell.published / cell.workers, "_", color="white", markersize=56 * width, markeredgewidth=1)
+    ax.set_xticks(range(len(sizes)), [str(size) for size in sizes])
+
+
+def _lines(ax: Axes, found: dict[Cell, float]) -> None:
+    for system, colour in COLOURS.items():
+        mine = sorted((cell for cell in found if cell.system == system), key=lambda cell: cell.workers)
+        ax.plot([cell.workers for cell in mine], [found[cell] / cell.workers for cell in mine], color=colour)
+        known = [(cell.workers, cell.published / cell.workers) for cell in mine if cell.published]
+        ax.plot(*zip(*known, strict=True) if known else ([], []), "o", color=colour)
+    sizes = sorted({cell.workers for cell in found})
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(sizes, [str(size) for size in sizes])
+    ax.set_ylim(0)
 
 
 def study(given: argparse.Namespace) -> dict[str, Any]:
@@ -355,7 +281,9 @@ def study(given: argparse.Namespace) -> dict[str, Any]:
     names = {cell: naming.name_of(timing(cell)) for cell in every}
     jobs = {names[cell]: timing(cell) for cell in every}
     rates = dict(zip(jobs, spread_out(given, "rates", rate, jobs), strict=True))
-    found = {cell: rates[names[cell]] * setups()[cell.figure].samples for cell in every}
+    found = {cell: rates[names[cell]] * cell.setup.samples for cell in every}
+    if given.sensitivity:
+        return {"table.txt": sensitivity(found)}
     found = {cell: found[cell] for cell in sorted(found, key=lambda c: (int(c.figure), c.balanced, c.workers))}
     rows = asyncsim.Table(
         {
@@ -367,16 +295,18 @@ def study(given: argparse.Namespace) -> dict[str, Any]:
             "simulated": np.array(list(found.values())),
         }
     )
-    return {"table.txt": table(found), "throughput.csv": rows, "figure.png": picture(found)}
+    return {"table.txt": table(found), "throughput.csv": rows, "figure.png": picture(found, given.predict)}
 
 
 def check(given: argparse.Namespace) -> None:
     """Refuse what cannot be simulated before anything is."""
+    if given.predict + given.sensitivity + bool(given.workers) > 1:
+        raise asyncsim.InputError("go one at a time", "--predict, --sensitivity, --workers")
     for workers in given.workers or ():
         if workers < 2 or workers & (workers - 1):
             raise asyncsim.InputError(f"expected powers of two from 2 on, got {workers}", "--workers")
     for name in given.figure:
-        for system, protocol in setups()[name].protocols.items():
+        for system, protocol in setups(USUAL)[name].protocols.items():
             for workers in given.workers or ():
                 try:
                     protocol.check(workers)
@@ -402,6 +332,8 @@ if __name__ == "__main__":
             "--figure": {"nargs": "+", "choices": ("4", "7", "10"), "default": ["4", "7", "10"], "help": "which (all)"},
             "--workers": {"nargs": "+", "type": int, "help": "how many, powers of two (those published)"},
             "--tensors": {"default": "each", "help": "exchanged at once: each, whole, or buckets of so many bytes"},
+            "--predict": {"action": "store_true", "help": "also numbers of workers for which nothing is published"},
+            "--sensitivity": {"action": "store_true", "help": "one constant changed at a time, up to 64 workers"},
             "--steps": {"type": int, "default": 1000, "help": "of each worker (1000)"},
         },
     )
