@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Literal, NoReturn
 
 import tyro
 
 from asyncsim.errors import Deadlock, InputError, nearest
+from asyncsim.interruption import Stopped, insisting, status
 from asyncsim.plugins import import_plugins
 
 app = tyro.extras.SubcommandApp()
@@ -118,11 +118,11 @@ def sweep(
                 progress=True,
                 dry_run=dry_run,
             )
-    except (KeyboardInterrupt, _Stopped) as stop:
+    except (KeyboardInterrupt, Stopped) as stop:
         _say("interrupted; what is finished stays, and the same command goes on from there")
         if processes == 0:
             _leave(stop)
-        raise SystemExit(_status(stop)) from None
+        raise SystemExit(status(stop)) from None
     print(text_of(found))
     if dry_run:
         print(f"\n{found.counts} (nothing was run); results would go to {folder}/")
@@ -221,15 +221,10 @@ def main(args: list[str] | None = None) -> None:
 
         print(f"asyncsim {version('asyncsim')}")
         return
-    # so that what is under way is cleared away, as for Ctrl-C
-    for name in ("SIGTERM", "SIGHUP"):
-        number = getattr(signal, name, None)
-        # under nohup a hangup stays ignored
-        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _end)
     try:
-        app.cli(prog="asyncsim", description=DESCRIPTION, args=args or ["--help"], use_underscores=False)
-        sys.stdout.flush()
+        with insisting():  # what is under way is cleared away
+            app.cli(prog="asyncsim", description=DESCRIPTION, args=args or ["--help"], use_underscores=False)
+            sys.stdout.flush()
     except InputError as error:
         _say(error)
         raise SystemExit(2) from None
@@ -245,7 +240,7 @@ def main(args: list[str] | None = None) -> None:
             raise SystemExit(1) from None  # of ``| head``, which has seen enough
         _say(f"cannot print: {error.strerror}")
         raise SystemExit(1) from None
-    except (KeyboardInterrupt, _Stopped) as stop:
+    except (KeyboardInterrupt, Stopped) as stop:
         _say("interrupted; nothing was written")
         _leave(stop)
 
@@ -259,19 +254,7 @@ def _say(message: object) -> None:
 def _leave(stop: BaseException) -> NoReturn:
     """End at once: XLA's threads may be in the middle of a compilation, where an ordinary exit would crash."""
     sys.stderr.flush()
-    os._exit(_status(stop))
-
-
-def _status(stop: BaseException) -> int:
-    return 128 + (stop.args[0] if isinstance(stop, _Stopped) else signal.SIGINT)
-
-
-class _Stopped(BaseException):
-    """A signal to end: passes through whatever is under way, so that it is cleared away."""
-
-
-def _end(number: int, frame: Any) -> None:
-    raise _Stopped(number)
+    os._exit(status(stop))
 
 
 DESCRIPTION = (

@@ -15,9 +15,10 @@ from tqdm import tqdm
 
 import asyncsim
 from asyncsim.files import check_folder, mark, new_folder
+from asyncsim.interruption import Stopped, insisting, signals_held, status
 from asyncsim.reports import in_columns
 from asyncsim.runs import versions
-from asyncsim.sweeps.executing import Here, Processes, finished, signals_held
+from asyncsim.sweeps.executing import Here, Processes, finished
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -110,7 +111,8 @@ def run(
     kind = f"study {given.name}"  # of one study, in one form: no other takes its place
     try:
         check_folder(given.out, kind)
-        files = study(given)
+        with insisting():
+            files = study(given)
         with new_folder(given.out, kind) as folder:
             for name, content in files.items():
                 if isinstance(content, str | asyncsim.Table):
@@ -122,9 +124,9 @@ def run(
     except asyncsim.InputError as error:
         print(f"{given.name}: {error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Stopped) as stop:
         print(f"{given.name}: interrupted; the same command goes on from there", file=sys.stderr)
-        sys.exit(130)
+        sys.exit(status(stop))
     print(files["table.txt"], end="")
     print(f"\nresults: {given.out}")
 

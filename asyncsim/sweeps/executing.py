@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import threading
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -19,6 +17,7 @@ from typing import Any
 
 from asyncsim.compilation import program_cache
 from asyncsim.errors import InputError
+from asyncsim.interruption import signals_held
 from asyncsim.sweeps.working import Failure, Job, begin
 
 DIED = Failure("its process died, and died again when it was tried alone (killed, or out of memory)")
@@ -165,33 +164,3 @@ def finished(flying: Iterable[Future[Failure | None]], let_through: Callable[[],
         let_through()
     let_through()
     return done
-
-
-@contextmanager
-def signals_held() -> Iterator[Callable[[], None]]:
-    """Ctrl-C and the like come when they are let through, by a call of what this gives, or at the end.
-
-    Raised wherever it arrives, an interruption can leave a lock of a future's taken, for which the pool would wait for
-    ever, or be lost: in a callback of the garbage collector's, or just before a wait without end.
-    """
-    held: list[tuple[Any, ...]] = []
-    handlers: dict[int, Callable[..., Any]] = {}
-
-    def let_through() -> None:
-        while held:
-            number, frame = held.pop(0)
-            handlers[number](number, frame)
-
-    if threading.current_thread() is threading.main_thread():  # no other can be interrupted
-        numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-        for number in numbers:
-            handler = signal.getsignal(number)
-            if callable(handler):  # neither ignored nor the end at once
-                handlers[number] = handler
-                signal.signal(number, lambda *signal_and_frame: held.append(signal_and_frame))
-    try:
-        yield let_through
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        let_through()
