@@ -80,7 +80,7 @@ def scenario(seconds: float, evaluations: int, rate: float = 0.1) -> asyncsim.Sc
 
 
 def study(given: argparse.Namespace) -> dict[str, Any]:
-    seconds, evaluations, seeds = (150, 30, 2) if given.quick else (3000, 120, 4)
+    seconds, evaluations, seeds = (60, 12, 2) if given.quick else (3000, 120, 4)
     sizes, rates = ((1, N), RATES[2:4]) if given.quick else (SIZES, RATES)
     cases = [name for name, (times, _) in CASES.items() if not given.quick or times == SHIFTED]
     variants = [(kind, k) for kind in KINDS for k in sizes]

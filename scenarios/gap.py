@@ -37,7 +37,7 @@ WATCHED = 16  # workers of the left panel
 
 
 def study(given: argparse.Namespace) -> dict[str, Any]:
-    epochs, workers, seeds = (0.5, (4, WATCHED), 1) if given.quick else (4, (2, 4, 8, WATCHED, 32, 64), 2)
+    epochs, workers, seeds = (0.1, (4, WATCHED), 1) if given.quick else (4, (2, 4, 8, WATCHED, 32, 64), 2)
     cluster = asyncsim.Cluster((asyncsim.Workers(asyncsim.Gamma(mean=0.1, cv=0.1), 1),))
     scenario = asyncsim.Scenario(
         cluster=cluster,

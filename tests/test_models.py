@@ -30,9 +30,12 @@ def normal(*shape, seed=0):
     return np.random.default_rng(seed).normal(size=shape)
 
 
-@pytest.mark.parametrize("stride", [1, 2, 3])
-@pytest.mark.parametrize("kernel", [1, 2, 3, 5])
-@pytest.mark.parametrize("size", [(8, 8), (7, 10)])
+ODD, EVEN = (7, 10), (8, 8)
+CONVOLUTIONS = [(kernel, stride, ODD) for kernel in (1, 2, 3) for stride in (1, 2, 3)]
+CONVOLUTIONS += [(5, 2, ODD), (2, 2, EVEN), (3, 1, EVEN), (3, 2, EVEN)]
+
+
+@pytest.mark.parametrize(("kernel", "stride", "size"), CONVOLUTIONS)
 def test_convolution_against_that_of_jax(kernel, stride, size):
     x, weight = normal(2, *size, 3), normal(kernel, kernel, 3, 4, seed=1)
 
