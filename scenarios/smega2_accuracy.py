@@ -18,9 +18,9 @@ is within 1.2 points of one worker; but SMEGA2 does not hold to 64 here. With eq
 DANA-Zero; with mixed ones it is 4 points down at 32. At the end of each cycle it is synchronous heavy ball at N times
 the learning rate, and that breaks down at 64 as well: at the learning rate that is best for one worker this model does
 not bear such batches. What shrinks stale gradients (staleness-aware, Gap-Aware, DANA-GA) does hold: DANA-GA to 1.4
-points at 64, with 131 buffers in place of 3. ``learning_rate.py`` says what smaller rates do. The quick form (a quarter of an
-epoch, a rate of its own) shows none of this. In the figure the grey line is SMEGA2 with one worker; what is more than
-20 points below it is not shown.
+points at 64, with 131 buffers in place of 3. ``learning_rate.py`` says what smaller rates do. The quick form (a quarter
+of an epoch, a rate of its own) shows none of this. In the figure the grey line is SMEGA2 with one worker; what is more
+than 20 points below it is not shown.
 """
 
 from __future__ import annotations
