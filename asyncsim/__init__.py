@@ -57,7 +57,9 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("asyncsim")
-    raise AttributeError(f"module 'asyncsim' has no attribute {name!r}")
+    from asyncsim.errors import nearest
+
+    raise AttributeError(f"module 'asyncsim' has no attribute {name!r}{nearest(name, __all__)}")
 
 
 def __dir__() -> list[str]:

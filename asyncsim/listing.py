@@ -42,6 +42,9 @@ def describe(cls: Any, full: bool = False) -> str:
     python = cls.__name__ if cls.__name__ in public else f"{cls.__module__}.{cls.__name__}"
     kind = f" for traces of kind {cls.kind}" if hasattr(cls, "kind") else ""
     normal = f", normally on the protocol {cls.protocol}" if getattr(cls, "protocol", None) else ""
+    if issubclass(cls, Protocol):
+        on_it = [name for name, one in Algorithm.members.items() if getattr(one, "protocol", None) == cls.name]
+        normal = f", normally with {' or '.join(on_it)}" if on_it else ""
     made_of = [base for base in cls.__mro__[1:] if dataclasses.is_dataclass(base) and base.__doc__]
     parts = [
         f"{cls.name}: {a(cls.family)}{kind}{normal}; in Python {python}",

@@ -91,7 +91,10 @@ class Recording:
     ):
         workload, costs = workload or Workload(), costs or Costs()
         expect(cluster, Cluster, "cluster")
-        expect(protocol, Protocol, "protocol")
+        name = type(protocol).__name__
+        known = getattr(protocol, "family", None) == "algorithm"  # it is named without its home: JAX stays out of here
+        hint = f"; {name} is an algorithm: asyncsim list {protocol.name} shows what it runs on" if known else ""
+        expect(protocol, Protocol, "protocol", hint)
         expect(workload, Workload, "workload", "; of a problem it is problem.workload(batch_size)")
         expect(costs, Costs, "costs")
         expect(stop, Stop, "stop")

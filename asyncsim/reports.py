@@ -27,6 +27,8 @@ TITLES = {  # in this order: what a summary calls it, and what a table does
     "throughput": "throughput",
     "staleness_mean": "staleness, mean",
     "staleness_max": "staleness, max",
+    "message_age_mean": "message age, mean",
+    "message_age_max": "message age, max",
     "gap": "gap, mean",
     "normalised_gap": "normalised gap, mean",
     "gradient_norm": "gradient norm, mean",
@@ -53,6 +55,7 @@ TITLES = {  # in this order: what a summary calls it, and what a table does
 }
 BRIEF = [
     *("seconds", "updates", "learning_rate", "dropped", "cancelled", "throughput", "staleness_mean", "staleness_max"),
+    *("message_age_mean", "message_age_max"),
     *("gap", "normalised_gap", "momentum_norm", "momentum_cosine", "server_buffers", "server_bytes"),
     *("loss", "accuracy", "spread", "undelivered"),
     *("compute_share", "send_share", "receive_share", "apply_share", "wait_share", "time_to_target", "ended"),

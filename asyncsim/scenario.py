@@ -68,14 +68,14 @@ class Scenario:
         if protocol.kind != kind:
             raise InputError(
                 f"{protocol.name} is for a method of kind {protocol.kind}, {self.algorithm.name} is of kind {kind}; "
-                f"such protocols: {self._fitting() or 'none yet'}",
+                f"protocols for those: {self._fitting() or 'none yet'}",
                 "protocol.name",
             )
         carried, taken = protocol.carries, self.algorithm.takes
         if carried and taken and carried not in taken:
             raise InputError(
-                f"{protocol.name} carries {carried}, {self.algorithm.name} takes {' or '.join(taken)}; such protocols: "
-                f"{self._fitting()}",
+                f"{protocol.name} carries {carried}, {self.algorithm.name} takes {' or '.join(taken)}; "
+                f"protocols that carry these: {self._fitting()}",
                 "protocol.name",
             )
         within("protocol", protocol.check, self.cluster.num_workers)
@@ -92,7 +92,7 @@ class Scenario:
         normal = getattr(self.algorithm, "protocol", None)
         if normal is None:
             fitting = self._fitting()
-            there = f"such protocols: {fitting}" if fitting else "there is none for it yet: see asyncsim.replay"
+            there = f"those that fit: {fitting}" if fitting else "there is none for it yet: see asyncsim.replay"
             what = f"is missing, and {self.algorithm.name} names none that it normally runs on; {there}"
             raise InputError(what, "protocol")
         return build(Protocol, normal)  # type: ignore[type-abstract]

@@ -10,6 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from asyncsim.algorithms import Algorithm
 from asyncsim.changes import PATH, changed
 from asyncsim.errors import InputError, nearest
 from asyncsim.records import build
@@ -23,7 +24,8 @@ def load_scenarios(path: str | Path, overrides: Iterable[str] = ()) -> dict[str,
 
     A variant's tables are laid over those of the file; a table that chooses another ``name`` replaces the former one
     whole. ``overrides`` are texts ``key.key=value``: laid over every variant, or, if they begin with
-    ``variants.NAME.``, over that one. Raises InputError, with the file and the key, for whatever is wrong in it.
+    ``variants.NAME.``, over that one. Settings of a protocol without a name are those of the one that the algorithm
+    brings. Raises InputError, with the file and the key, for whatever is wrong in it.
     """
     path = Path(path)
     try:
@@ -61,7 +63,7 @@ def scenarios_of(tables: dict[str, Any], stem: str, overrides: Iterable[str] = (
             raise InputError(BAD_NAME, where)
         laid = laid_over({"name": stem, **tables}, {**changes, **({} if name is None else {"name": name})})
         try:
-            scenario = build(Scenario, changed(laid, of_all))
+            scenario = build(Scenario, _with_protocol(changed(laid, of_all)))
         except InputError as error:
             inside = error.path.split(".")[0].split("[")[0]
             # what does not stand in the variant is named as it stands in the file, or should
@@ -106,6 +108,16 @@ def laid_over(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
         else:
             out[key] = value
     return out
+
+
+def _with_protocol(tables: dict[str, Any]) -> dict[str, Any]:
+    """Settings of a protocol that is not named are those of the one that the algorithm brings."""
+    protocol, chosen = tables.get("protocol"), tables.get("algorithm")
+    name = chosen.get("name") if isinstance(chosen, Mapping) else chosen
+    brings = getattr(Algorithm.members.get(str(name)), "protocol", None)
+    if isinstance(protocol, Mapping) and "name" not in protocol and brings is not None:
+        return {**tables, "protocol": {"name": brings, **protocol}}
+    return tables
 
 
 def _parsed(text: str) -> tuple[str, Any]:

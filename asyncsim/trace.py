@@ -222,6 +222,17 @@ class Trace:
         """(R,) samples processed after each row, dropped gradients left out."""
         return np.cumsum(self.counted) * self.batch_size
 
+    @functools.cached_property
+    def message_ages(self) -> np.ndarray:
+        """(M,) for each merge and each message in its mix, the iterations by which the message is behind the receiver:
+        the receiver's steps so far, less the sender's when it was published. Below 0: the sender is ahead."""
+        steps = count_by_worker(self.worker, self.verb == STEP)
+        merges = np.flatnonzero(self.verb == MERGE)
+        mix = self.source[merges]
+        first, size = self.mix_start[mix], np.diff(self.mix_start)[mix]
+        place = np.arange(size.sum()) - np.repeat(np.cumsum(size) - size, size)
+        return np.repeat(steps[merges], size) - steps[self.member[np.repeat(first, size) + place]]
+
     @property
     def latest_reads(self) -> np.ndarray:
         """Of each worker that has read, the row of its last read."""
@@ -275,7 +286,8 @@ class Trace:
         """Throughput, staleness and how the workers' time was spent, from the timing alone.
 
         Seconds are simulated. ``throughput`` is in samples per second; the shares, known where spans were recorded, are
-        of all workers' time.
+        of all workers' time. Between peers ``message_age`` is by how many iterations what is mixed is behind who takes
+        it.
         """
         rows = self.gradients
         used = rows[self.counted[rows]]
@@ -294,6 +306,9 @@ class Trace:
             "staleness_mean": float(staleness.mean()) if len(staleness) else 0.0,
             "staleness_max": int(staleness.max()) if len(staleness) else 0,
         }
+        if len(self.message_ages):
+            out["message_age_mean"] = float(self.message_ages.mean())
+            out["message_age_max"] = int(self.message_ages.max())
         if len(self.span_time) and self.end:
             spans, total = self.spans, self.num_workers * self.end
             for kind in SPANS:

@@ -111,7 +111,7 @@ def study(given: argparse.Namespace) -> dict[str, Any]:
 
 def table(found: dict[tuple[str, int, str], Seen], way: str, sizes: tuple[int, ...]) -> str:
     heads = {("latency", k): f"{k}, ms" for k in KINDS} | {("ratio", k): f"full / {k}" for k in PUBLISHED}
-    heads |= {("active", k): f"NAP {k}" for k in KINDS}
+    heads |= {("active", k): f"active, {k}" for k in KINDS}
     cells: dict[tuple[Any, ...], str] = {}
     for n in sizes:
         for k in KINDS:
@@ -164,7 +164,7 @@ def drawn(found: dict[tuple[str, int, str], Seen], sizes: tuple[int, ...]) -> An
         ax.set(xscale="log", yscale="log", xlabel="vector", xticks=shown, xticklabels=[in_bytes(n) for n in shown])
         ax.xaxis.minorticks_off()
         ax.legend(frameon=False)
-    left.set(ylabel="mean latency (ms)", title="thin: in motion; broad: closed")
+    left.set(ylabel="mean latency (ms)", title="thin: messages in motion; broad: closed form")
     right.set(ylabel="times lower than full", title="dotted: published")
     return made
 

@@ -242,7 +242,7 @@ def picture(found: dict[Cell, float], lines: bool) -> Any:
     labels: list[Any] = [Patch(color=COLOURS[system], label=label) for system, label in SYSTEMS.items()]
     mark = {"marker": "o"} if lines else {"marker": "_", "markeredgewidth": 3}
     labels.append(Line2D([], [], color="black", linewidth=0, label="published", **mark))
-    made.legend(handles=labels, loc="outside lower center", ncols=len(labels), frameon=False)
+    made.legend(handles=labels, loc="outside lower center", ncols=min(3 * len(shown), len(labels)), frameon=False)
     return made
 
 

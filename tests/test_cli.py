@@ -145,6 +145,9 @@ def test_list(capsys):
     assert len(out.splitlines()) == sum(1 + len(family.members) for family in FAMILIES.values())  # a line each
     main(["list", "protocols"])
     assert "asgd" not in capsys.readouterr().out
+    main(["list", "eager"])
+    out = capsys.readouterr().out
+    assert "protocol for traces of kind peers, normally with eager_sgd; in Python EagerAllreduce" in out
     main(["list", "gamma"])
     out = capsys.readouterr().out
     assert "cv   a number >= 1e-09 and <= 1e+09 (required)" in out

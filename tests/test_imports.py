@@ -77,3 +77,5 @@ def test_every_public_name_is_there_and_documented():
     assert set(dir(asyncsim)) == set(asyncsim.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         asyncsim.nothing  # noqa: B018
+    with pytest.raises(AttributeError, match="no attribute 'Allreduce'; did you mean 'AllreduceSGD'"):
+        asyncsim.Allreduce  # noqa: B018

@@ -60,6 +60,7 @@ from asyncsim.recorder import Recorder
 from asyncsim.recording import Stop, record
 from asyncsim.replaying import replay
 from asyncsim.scenario import Scenario
+from asyncsim.scenario_files import scenarios_of
 from asyncsim.testing import check_protocol, nothing_is_lost
 from asyncsim.trace import ARRAYS
 from asyncsim.vocabulary import MERGE, MIX, PUBLISH, READ, STEP, VERBS
@@ -590,7 +591,7 @@ def test_closed_forms_are_the_network_in_motion(name):
 @pytest.mark.parametrize(
     ("protocol", "workers", "message"),
     [
-        (WaitAvoidingGroups(), 6, "partial collectives run on a power of two of workers .*, not on 6"),
+        (WaitAvoidingGroups(), 6, "partial collectives run on a power of two of workers .*, not on 6; 4 or 8 would do"),
         (WaitAvoidingGroups(3), 8, "group_size: expected a power of two of at most 8 workers, got 3"),
         (WaitAvoidingGroups(16), 8, "group_size: expected a power of two of at most 8 workers, got 16"),
         (WaitAvoidingGroups(groups="none", sync_period=0), 8, "sync_period: without groups, and never global"),
@@ -648,6 +649,23 @@ def test_a_method_on_a_protocol_of_another_is_right_or_refused(method, protocol,
 def test_a_scenario_says_which_protocols_fit(method, protocol, message):
     with pytest.raises(InputError, match=f"^protocol.name: {message}"):
         Scenario(Cluster((Workers(1.0, 4),)), method, Quadratic(), protocol=protocol, stop=Stop(updates=10))
+
+
+def test_settings_of_a_protocol_without_a_name_are_the_algorithms():
+    tables = {
+        **{"algorithm": "local_sgd", "problem": "quadratic", "stop": {"updates": 10}},
+        **{"cluster": {"workers": [{"count": 4, "step_time": 1.0}]}, "protocol": {"period": 7}},
+    }
+    (found,) = scenarios_of(tables, "mine", ["protocol.all_reduce=ring"]).values()
+    assert found.protocol == PeriodicAveraging(period=7, all_reduce="ring")
+    tables |= {"variants": {"wagma": {"algorithm": {"name": "wagma"}, "protocol": {"name": "wagma"}}, "local": {}}}
+    found = scenarios_of(tables, "mine", ["variants.wagma.protocol.group_size=4", "variants.local.protocol.period=3"])
+    assert found["wagma"].protocol == WaitAvoidingGroups(group_size=4)
+    assert found["local"].protocol == PeriodicAveraging(period=3)
+    with pytest.raises(InputError, match=r"protocol.periods: unknown key; .*did you mean 'period'"):
+        scenarios_of({**tables, "variants": {}}, "mine", ["protocol.periods=7"])
+    with pytest.raises(InputError, match=r"protocol.name: says no name"):
+        scenarios_of({**tables, "variants": {}, "algorithm": "averaging"}, "mine")
 
 
 def test_push_sum_runs_on_averages_as_well():

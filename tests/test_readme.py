@@ -8,6 +8,8 @@ import shlex
 import numpy as np
 import pytest
 
+from asyncsim.protocols import WaitAvoidingGroups
+from asyncsim.reports import TITLES, side_by_side
 from asyncsim.scenario import run
 from asyncsim.scenario_files import load_scenarios
 from asyncsim.sweeps.axes import load as load_sweep_file
@@ -67,10 +69,15 @@ def test_its_clusters_are_right(readme, tmp_path, monkeypatch):
 def test_its_peers_meet(readme, tmp_path):
     (toml,) = (text for text in blocks(readme, "toml") if "[variants." in text)
     (tmp_path / "peers.toml").write_text(toml, encoding="utf-8")
-    found = load_scenarios(tmp_path / "peers.toml", ["stop={updates=320}"])
-    assert list(found) == ["wagma", "local", "gossip"]
-    seconds = {name: run(scenario).summary["seconds"] for name, scenario in found.items()}
-    assert seconds["gossip"] < seconds["wagma"] < seconds["local"]
+    found = load_scenarios(tmp_path / "peers.toml")
+    assert list(found) == ["wagma", "allreduce", "gossip"]
+    assert found["wagma"].protocol == WaitAvoidingGroups(group_size=4, sync_period=10)
+    (table,) = (text for text in blocks(readme, "text") if "message age" in text)
+    titles = {k: v for k, v in TITLES.items() if f"\n{v}  " in table}
+    assert table.count("\n") == 1 + len(titles)
+    shown = side_by_side(found, [scenario.record().summary() for scenario in found.values()], titles)
+    assert [line.split() for line in table.splitlines()] == [line.split() for line in shown.splitlines()]
+    run(load_scenarios(tmp_path / "peers.toml", ["stop={updates=80}"])["wagma"])
 
 
 def test_its_sweep_is_one(readme, tmp_path, request):

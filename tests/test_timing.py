@@ -242,6 +242,10 @@ def test_rounding_adds_no_step(make_cluster):
             {"protocol": Asynchronous},
             r"protocol: expected a Protocol, got the class Asynchronous; make one",
         ),
+        (
+            {"protocol": SGD(0.1)},
+            r"protocol: expected a Protocol, got SGD\(.*; SGD is an algorithm: asyncsim list sgd shows what it runs on",
+        ),
         ({"workload": Quadratic()}, "workload: expected a Workload, .*problem.workload"),
         ({"stop": 3}, "stop: expected a Stop, got 3"),
         ({"stop": Stop(epochs=3)}, "stop.epochs: needs a workload with num_samples"),

@@ -237,3 +237,22 @@ def test_repr_names_what_matters():
     trace = Trace.from_arrivals([0, 1, 2, 0])
     assert repr(trace) == "Trace(server, 3 workers, 4 gradients, 4 updates in 4 s, staleness 1.25)"
     assert "<table>" in trace._repr_html_()
+
+
+def test_how_old_messages_are():
+    """0 publishes after its first step, 1 before its own; 0 takes both after two steps, 1 takes its own after one."""
+    log = Recorder(2, "peers")
+    log.step(0, log.read(0))
+    messages = [log.publish(0), log.publish(1)]
+    both, own = log.mix(messages, [0.5, 0.5]), log.mix(messages[1:], [1.0])
+    log.step(0, log.read(0))
+    log.step(1, log.read(1))
+    log.merge(0, both)
+    log.merge(1, own)
+    log.merge(1, both)
+    trace = log.trace()
+    assert trace.message_ages.tolist() == [1, 2, 1, 0, 1]
+    assert trace.summary()["message_age_mean"] == 1.0
+    assert trace.summary()["message_age_max"] == 2
+    assert "message_age_mean" not in Recorder(2, "peers").trace().summary()
+    assert "message_age_mean" not in Trace.from_arrivals([0, 1]).summary()

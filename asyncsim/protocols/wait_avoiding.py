@@ -62,5 +62,6 @@ class PartialRounds(Rounds[PartialRound]):
 def refuse_unless_power_of_two(num_workers: int) -> None:
     """Raise InputError; the butterfly and the activation's hypercube need it."""
     if num_workers & (num_workers - 1):
+        below = 1 << (num_workers.bit_length() - 1)
         what = f"partial collectives run on a power of two of workers (recursive doubling), not on {num_workers}"
-        raise InputError(what)
+        raise InputError(f"{what}; {below} or {2 * below} would do")

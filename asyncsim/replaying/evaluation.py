@@ -26,6 +26,7 @@ MAX_EVALUATIONS = 100_000
 RESERVED = {"run", "status", "failure", "name", "seed", "batch_size", "statistics", "engine", "precision"} | {
     *("measures", "time", "updates", "samples", "epochs", "spread", "ended", "seconds", "throughput", "time_to_target"),
     *("gradients", "dropped", "cancelled", "in_flight", "staleness_mean", "staleness_max", "bytes_sent"),
+    *("message_age_mean", "message_age_max"),
     *("learning_rate", *MEASURES, *Memory._fields),
     *(f"{kind}_share" for kind in SPANS),
 }
