@@ -2,6 +2,8 @@
 
     python scenarios/wagma_throughput.py                          # figures 4, 7 and 10: about 15 minutes on two cores
     python scenarios/wagma_throughput.py --figure 4 --workers 8 32 128 256      # other sizes, published or not
+    python scenarios/wagma_throughput.py --predict                # those between and beyond; goes on from the first
+    python scenarios/wagma_throughput.py --sensitivity --steps 300              # one constant changed at a time
     python scenarios/wagma_throughput.py --figure 4 --tensors 4e6               # exchanged in buckets of 4 MB
     python scenarios/wagma_throughput.py --quick
 
@@ -15,24 +17,29 @@ model. Nothing is fitted to a system or a size.
 Constants, the same for all systems and sizes of a figure:
   - the machine (``wagma_setup.py``): measured bandwidth and latency; bytes that a processor copies or adds in a second,
     from another paper's parameter server. One is chosen on figure 4: exchanges proceed in .3 of the backward pass.
-  - a step of figure 4: the median of the three "ideal" bars (613 ms; these bars are not scored); its own variation 2 %.
+  - a step of figure 4: the median of the three "ideal" bars (613 ms; these bars are not scored); its own variation 2 %,
+    as in traces of jobs without stragglers.
   - figure 7: step times as its figure 6 has them; the 5528 tokens of a step from the ideal bar of 4 workers. (That of
     16 workers would make it 4475, and all that is simulated 19 % slower; no system is favoured by it.) Horovod's
     all-reduce gathers the shared embedding's rows (33,708, and a third as many again of the batch's 2 x 5528 tokens) in
     place of adding them, as TensorFlow hands them over as sparse.
   - figure 10: collecting times of figure 9, learning as the ideal bars say. Two are chosen on the figure: .3 s of every
-    step that neither explains, and how long times come together (``Bursts``, .5); independent ones, of which the inset
-    of the figure shows that they are not, would make the mean error three times as large.
-
+    step that neither explains, and how long times come together (``Bursts``, .5); that they do, the inset of the
+    figure shows.
   - passes of a processor over a model, besides what it takes in: one to average or divide (all but Allreduce-SGD), one
     to scale it (SGP), half a one to copy it (WAGMA-SGD, eager-SGD), two and a shared processor (AD-PSGD), as the
-    released code goes over vectors. Half a pass more or less is 1 to 2 % of figure 4, and 4 % of figure 7.
+    released code goes over vectors.
+
+How much hangs on them (--sensitivity, up to 64 workers): exchanges in .2 or .4 of the backward pass would make figure 4
+miss by 3.9 or 2.3 % in place of 1.7, a processor slower or faster by a fifth by 3.7 or 2.3 and figure 7 by 9.1 or 10.7
+in place of 6.8; a variation of 1 or 5 % figure 4 by 1.8 or 2.2. Nothing of that matters to figure 10, which misses by
+3.3 %, with .2 or .4 s by 3.5 or 4.3, and with bursts of .25 or 1 by 5.8 or 7.9.
 
 What came out, in mean absolute error: figure 4 1.7 %, figure 7 6.9 %, figure 10 4.4 %; the balanced run of 64 workers,
 which no constant was chosen on, 2.7 %. What misses by more than 8 %:
   - figure 7, 4 workers, SGP and D-PSGD (12 and 8 % too fast): published, both lose .1 s more there than with 16, which
     nothing in their rules says. So AD-PSGD comes before all-reduce and local SGD here.
-  - figure 7, Allreduce-SGD (10 % too slow): Horovod fuses tensors and negotiates, here they go in order.
+  - figure 7, Allreduce-SGD (10 and 11 % too slow): Horovod fuses tensors and negotiates, here they go in order.
   - figure 10, 64 workers, local SGD (8 % too fast) and D-PSGD (8 % too slow): a chain of 74 tensors couples all 64, so
     both wait for the slowest; published they are 18 % apart. 16 workers, SGP (9 % too slow): likewise. 1024 workers,
     AD-PSGD (9 % too fast), which waits for nobody here; published, it loses .3 s from 64 to 1024.
