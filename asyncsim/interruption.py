@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 AGAIN = 0.5  # seconds
+PATIENCE = 3  # so many signals end also what is being cleared away
 NUMBERS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
@@ -22,28 +23,58 @@ def status(stop: BaseException) -> int:
     return 128 + (stop.args[0] if isinstance(stop, Stopped) else signal.SIGINT)
 
 
+def _raise(number: int) -> None:
+    raise KeyboardInterrupt if number == signal.SIGINT else Stopped(number)
+
+
 @contextmanager
 def insisting() -> Iterator[None]:
-    """Ctrl-C raises KeyboardInterrupt, SIGTERM and SIGHUP raise Stopped, again and again until it is heard: what is
-    raised in a callback (the garbage collector's, say) is lost."""
+    """Ctrl-C raises KeyboardInterrupt, SIGTERM and SIGHUP raise Stopped, again and again until it is heard, at the
+    latest at the end: what is raised in a callback (the garbage collector's, say) is lost."""
+    came: list[int] = []  # the signals so far
+    alarm: list[Any] = []  # what SIGALRM did before, and its timer, once they are taken
 
     def stop(number: int, frame: Any) -> None:
-        if isinstance(sys.exc_info()[1], KeyboardInterrupt | Stopped):
-            return  # heard; what was under way is being cleared away
+        came.append(number)
+        raised_again(number)
+
+    def raised_again(number: int) -> None:
+        if _heard() and len(came) < PATIENCE:
+            return  # what was under way is being cleared away
         if hasattr(signal, "setitimer"):
-            # as a signal, so that who holds signals gets it
-            signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(number))
+            if not alarm:
+                alarm.extend((signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)))
+            # by way of the handler that is set then: who holds signals gets it
+            signal.signal(signal.SIGALRM, lambda *_: again(number))
             signal.setitimer(signal.ITIMER_REAL, AGAIN)
-        raise KeyboardInterrupt if number == signal.SIGINT else Stopped(number)
+        _raise(number)
+
+    def again(number: int) -> None:
+        if signal.getsignal(number) is stop:
+            raised_again(number)
+        else:
+            signal.raise_signal(number)
 
     former = _replace(lambda _: stop)
     try:
         yield
+        if came:
+            _raise(came[0])
     finally:
-        if hasattr(signal, "setitimer") and former:
-            signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in former.items():
             signal.signal(number, handler)
+        if alarm:
+            handler, (seconds, interval) = alarm
+            signal.setitimer(signal.ITIMER_REAL, seconds, interval)
+            signal.signal(signal.SIGALRM, handler)
+
+
+def _heard() -> bool:
+    """Whether an interruption is being handled, or something that came up meanwhile."""
+    error = sys.exc_info()[1]
+    while error is not None and not isinstance(error, KeyboardInterrupt | Stopped):
+        error = error.__context__
+    return error is not None
 
 
 @contextmanager

@@ -24,8 +24,7 @@ def load_scenarios(path: str | Path, overrides: Iterable[str] = ()) -> dict[str,
 
     A variant's tables are laid over those of the file; a table that chooses another ``name`` replaces the former one
     whole. ``overrides`` are texts ``key.key=value``: laid over every variant, or, if they begin with
-    ``variants.NAME.``, over that one. Settings of a protocol without a name are those of the one that the algorithm
-    brings. Raises InputError, with the file and the key, for whatever is wrong in it.
+    ``variants.NAME.``, over that one. Raises InputError, with the file and the key, for whatever is wrong in it.
     """
     path = Path(path)
     try:
@@ -63,7 +62,9 @@ def scenarios_of(tables: dict[str, Any], stem: str, overrides: Iterable[str] = (
             raise InputError(BAD_NAME, where)
         laid = laid_over({"name": stem, **tables}, {**changes, **({} if name is None else {"name": name})})
         try:
-            scenario = build(Scenario, _with_protocol(changed(laid, of_all)))
+            laid = changed(laid, of_all)
+            _check_protocol(laid)
+            scenario = build(Scenario, laid)
         except InputError as error:
             inside = error.path.split(".")[0].split("[")[0]
             # what does not stand in the variant is named as it stands in the file, or should
@@ -110,14 +111,13 @@ def laid_over(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
     return out
 
 
-def _with_protocol(tables: dict[str, Any]) -> dict[str, Any]:
-    """Settings of a protocol that is not named are those of the one that the algorithm brings."""
+def _check_protocol(tables: Mapping[str, Any]) -> None:
+    """Raise InputError if settings of a protocol do not say of which."""
     protocol, chosen = tables.get("protocol"), tables.get("algorithm")
-    name = chosen.get("name") if isinstance(chosen, Mapping) else chosen
-    brings = getattr(Algorithm.members.get(str(name)), "protocol", None)
+    name = str(chosen.get("name") if isinstance(chosen, Mapping) else chosen)
+    brings = getattr(Algorithm.members.get(name), "protocol", None)
     if isinstance(protocol, Mapping) and "name" not in protocol and brings is not None:
-        return {**tables, "protocol": {"name": brings, **protocol}}
-    return tables
+        raise InputError(f"is missing; that of {name} is normally {brings!r}", "protocol.name")
 
 
 def _parsed(text: str) -> tuple[str, Any]:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from tqdm import tqdm
 
 import asyncsim
-from asyncsim.files import check_folder, mark, new_folder
+from asyncsim.files import check_folder, mark, new_folder, write_atomically
 from asyncsim.interruption import Stopped, insisting, signals_held, status
 from asyncsim.reports import in_columns
 from asyncsim.runs import versions
+from asyncsim.sources import fingerprint_of
 from asyncsim.sweeps.executing import Here, Processes, finished
 
 if TYPE_CHECKING:
@@ -75,11 +76,12 @@ def spread_out(
     given: argparse.Namespace, part: str, work: Callable[[Any], float], jobs: Mapping[str, Any]
 ) -> list[float]:
     """``work`` of each job, on several processes; a figure is kept in ``runs/`` under its job's name, which must stand
-    for all that decides it (``asyncsim.naming.name_of``): interrupted, the same command goes on from there, and all
-    forms of a study share them. ``work`` is a function of a module, not of the script."""
+    for all that decides it but ``work`` (``asyncsim.naming.name_of``): interrupted, the same command goes on from
+    there, and all forms of a study share them. ``work`` is a function of a module, not of the script."""
     kept = Path(f"runs/{given.study}-{part}")
     kept.mkdir(parents=True, exist_ok=True)
-    found = {name: json.loads(path.read_text()) for name in jobs if (path := kept / f"{name}.json").exists()}
+    source = fingerprint_of(work)
+    found = {name: value for name in jobs if (value := _kept(kept / f"{name}-{source[:12]}.json")) is not None}
     left = [name for name in jobs if name not in found]
     count = os.cpu_count() or 1 if given.processes is None else given.processes
     pool = Processes(count, ()) if count else Here()
@@ -93,11 +95,19 @@ def spread_out(
                 for future in finished(flying, let_through):
                     name = flying.pop(future)
                     found[name] = future.result()
-                    (kept / f"{name}.json").write_text(json.dumps(found[name]))
+                    write_atomically(kept / f"{name}-{source[:12]}.json", json.dumps(found[name]).encode())
                     bar.update()
         finally:
             pool.shutdown()
     return [found[name] for name in jobs]
+
+
+def _kept(path: Path) -> float | None:
+    """A figure that was found before; None: it was not, or is damaged."""
+    try:
+        return float(json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
 
 
 def run(
@@ -113,14 +123,14 @@ def run(
         check_folder(given.out, kind)
         with insisting():
             files = study(given)
-        with new_folder(given.out, kind) as folder:
-            for name, content in files.items():
-                if isinstance(content, str | asyncsim.Table):
-                    text = content if isinstance(content, str) else content.to_csv()
-                    (folder / name).write_text(text, encoding="utf-8")
-                else:
-                    content.savefig(folder / name, dpi=120, metadata={"Software": None})
-            mark(folder, kind, versions=versions())
+            with new_folder(given.out, kind) as folder:
+                for name, content in files.items():
+                    if isinstance(content, str | asyncsim.Table):
+                        text = content if isinstance(content, str) else content.to_csv()
+                        (folder / name).write_text(text, encoding="utf-8")
+                    else:
+                        content.savefig(folder / name, dpi=120, metadata={"Software": None})
+                mark(folder, kind, versions=versions())
     except asyncsim.InputError as error:
         print(f"{given.name}: {error}", file=sys.stderr)
         sys.exit(2)

@@ -365,6 +365,6 @@ def test_an_activation_that_is_slower_than_a_step():
         return done
 
     assert both("none") == {0: 6.5, 1: 6.5}
-    with pytest.raises(InputError, match=r"cluster.sharing: a round is activated more slowly than worker 1 makes a st"):
+    with pytest.raises(InputError, match=r"cluster.sharing: a round's activation reached worker 1 later than a piece"):
         both("rounds")
     assert both("rounds", 0) == both("none", 0) == {0: 9.0, 1: 9.0}

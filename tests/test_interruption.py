@@ -56,6 +56,85 @@ def test_what_is_being_cleared_away_is_not_interrupted():
     assert cleared == ["all"]
 
 
+def ends_otherwise():
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+
+
+def fails_meanwhile():
+    try:
+        signal.raise_signal(signal.SIGINT)
+    finally:
+        try:
+            raise FileNotFoundError
+        except FileNotFoundError:
+            time.sleep(0.7)
+
+
+@HAS_TIMER
+@pytest.mark.parametrize("inner", [ends_otherwise, fails_meanwhile])
+def test_nor_what_comes_up_meanwhile(inner):
+    cleared = []
+
+    def clears_away():
+        with insisting():
+            try:
+                inner()
+            finally:
+                time.sleep(0.7)
+                cleared.append("all")
+
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        clears_away()
+    assert cleared == ["all"]
+
+
+def test_a_third_signal_ends_that_as_well():
+    def hangs():
+        with insisting():
+            try:
+                signal.raise_signal(signal.SIGINT)
+            finally:
+                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(signal.SIGTERM)
+                raise AssertionError("still at it")
+
+    with pytest.raises(Stopped):
+        hangs()
+
+
+def test_what_is_lost_at_the_very_end_is_heard_there():
+    def loses_it():
+        with insisting(), suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        loses_it()
+
+
+@HAS_TIMER
+def test_a_timer_of_the_callers_goes_on():
+    rang = []
+    former = signal.signal(signal.SIGALRM, lambda *_: rang.append("alarm"))
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    with insisting():
+        pass
+    time.sleep(0.3)
+    assert rang == ["alarm"]
+    with pytest.raises(KeyboardInterrupt):
+        ends_soon()
+    assert callable(signal.getsignal(signal.SIGALRM))
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+    signal.signal(signal.SIGALRM, former)
+
+
+def ends_soon():
+    with insisting():
+        signal.raise_signal(signal.SIGINT)
+
+
 @pytest.mark.parametrize(("lets", "reached"), [(True, ["held"]), (False, ["held", "the end"])])
 def test_signals_are_held_until_they_are_let_through(lets, reached):
     went_on = []

@@ -651,21 +651,18 @@ def test_a_scenario_says_which_protocols_fit(method, protocol, message):
         Scenario(Cluster((Workers(1.0, 4),)), method, Quadratic(), protocol=protocol, stop=Stop(updates=10))
 
 
-def test_settings_of_a_protocol_without_a_name_are_the_algorithms():
+def test_settings_of_a_protocol_say_of_which():
     tables = {
         **{"algorithm": "local_sgd", "problem": "quadratic", "stop": {"updates": 10}},
         **{"cluster": {"workers": [{"count": 4, "step_time": 1.0}]}, "protocol": {"period": 7}},
     }
-    (found,) = scenarios_of(tables, "mine", ["protocol.all_reduce=ring"]).values()
-    assert found.protocol == PeriodicAveraging(period=7, all_reduce="ring")
-    tables |= {"variants": {"wagma": {"algorithm": {"name": "wagma"}, "protocol": {"name": "wagma"}}, "local": {}}}
-    found = scenarios_of(tables, "mine", ["variants.wagma.protocol.group_size=4", "variants.local.protocol.period=3"])
-    assert found["wagma"].protocol == WaitAvoidingGroups(group_size=4)
-    assert found["local"].protocol == PeriodicAveraging(period=3)
-    with pytest.raises(InputError, match=r"protocol.periods: unknown key; .*did you mean 'period'"):
-        scenarios_of({**tables, "variants": {}}, "mine", ["protocol.periods=7"])
-    with pytest.raises(InputError, match=r"protocol.name: says no name"):
-        scenarios_of({**tables, "variants": {}, "algorithm": "averaging"}, "mine")
+    with pytest.raises(InputError, match=r"^protocol.name: is missing; that of local_sgd is normally 'local_sgd'$"):
+        scenarios_of(tables, "mine")
+    (found,) = scenarios_of(tables, "mine", ["protocol.name=local_sgd"]).values()
+    assert found.protocol == PeriodicAveraging(period=7)
+    variants = {"mine": {"algorithm": {"name": "wagma"}, "protocol": {"group_size": 4}}}
+    with pytest.raises(InputError, match=r"^variants.mine.protocol.name: is missing; .* normally 'wagma'$"):
+        scenarios_of({**tables, "protocol": {}, "variants": variants}, "mine")
 
 
 def test_push_sum_runs_on_averages_as_well():

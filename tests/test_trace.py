@@ -12,7 +12,7 @@ from asyncsim.recorder import Recorder
 from asyncsim.recording import Stop, record
 from asyncsim.testing import small_trace
 from asyncsim.trace import ARRAYS, Trace
-from asyncsim.vocabulary import APPLY, COMPUTE, READ, SEND
+from asyncsim.vocabulary import APPLY, COMPUTE, MERGE, READ, SEND, STEP
 
 
 def test_from_arrivals():
@@ -240,19 +240,33 @@ def test_repr_names_what_matters():
 
 
 def test_how_old_messages_are():
-    """0 publishes after its first step, 1 before its own; 0 takes both after two steps, 1 takes its own after one."""
+    """0 publishes after its first step, 1 before its own; 0 takes both after two steps, 1 after its one."""
     log = Recorder(2, "peers")
     log.step(0, log.read(0))
     messages = [log.publish(0), log.publish(1)]
     both, own = log.mix(messages, [0.5, 0.5]), log.mix(messages[1:], [1.0])
     log.step(0, log.read(0))
     log.step(1, log.read(1))
-    log.merge(0, both)
-    log.merge(1, own)
-    log.merge(1, both)
-    trace = log.trace()
-    assert trace.message_ages.tolist() == [1, 2, 1, 0, 1]
-    assert trace.summary()["message_age_mean"] == 1.0
-    assert trace.summary()["message_age_max"] == 2
+    log.merge(0, both)  # that of 1 is two behind
+    log.merge(1, own)  # its own does not count
+    log.merge(1, both)  # that of 0 is of this step
+    summary = log.trace().summary()
+    assert (summary["message_age_mean"], summary["message_age_max"]) == (1.0, 2)
     assert "message_age_mean" not in Recorder(2, "peers").trace().summary()
     assert "message_age_mean" not in Trace.from_arrivals([0, 1]).summary()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_how_old_messages_are_one_by_one(seed):
+    trace = small_trace("peers", num_workers=4, gradients=60, seed=seed)
+    steps, ages = [0] * 4, []
+    made = {}
+    for r, (verb, worker) in enumerate(zip(trace.verb, trace.worker, strict=True)):
+        steps[worker] += verb == STEP
+        made[r] = steps[worker]
+        if verb == MERGE:
+            mix = trace.source[r]
+            for m in trace.member[trace.mix_start[mix] : trace.mix_start[mix + 1]]:
+                if trace.worker[m] != worker:
+                    ages.append(max(steps[worker] - made[m], 0))
+    assert trace.message_age() == (pytest.approx(np.mean(ages)), max(ages))

@@ -20,7 +20,7 @@ from asyncsim.network.turns import Turn, at
 from asyncsim.vocabulary import BETWEEN
 
 SLOW = (
-    "a round is activated more slowly than worker {} makes a step, which has no closed form; "
+    "a round's activation reached worker {} later than a piece of its own was ready, which has no closed form; "
     "fair, fifo or none have the messages in motion"
 )
 
