@@ -222,37 +222,6 @@ class Trace:
         """(R,) samples processed after each row, dropped gradients left out."""
         return np.cumsum(self.counted) * self.batch_size
 
-    def message_age(self) -> tuple[float, int] | None:
-        """Mean and maximum over what peers take in of others: by how many iterations each message is behind its
-        receiver (the receiver's steps so far, less the sender's when it was published; 0 where the sender is ahead).
-        None: nobody takes in anything."""
-        steps = count_by_worker(self.worker, self.verb == STEP)
-        merges = np.flatnonzero(self.verb == MERGE)
-        mix = self.source[merges]
-        here = steps[merges]
-        # of each mix its messages in order of age: then those behind a receiver are the first ones, of known sum
-        of, sent = np.repeat(np.arange(len(self)), np.diff(self.mix_start)), steps[self.member]
-        order = np.lexsort((sent, of))
-        sent, sender, most = sent[order], self.worker[self.member][order], len(self) + 1
-        first, size = self.mix_start[mix], np.diff(self.mix_start)[mix]
-        behind = np.searchsorted(of * most + sent, mix * most + here) - first
-        total = np.concatenate([[0], np.cumsum(sent)])
-        ages = behind * here - (total[first + behind] - total[first])
-        # a receiver's own messages are left out: found by mix and sender
-        own = np.argsort(of * self.num_workers + sender, kind="stable")
-        key, mine = (of * self.num_workers + sender)[own], mix * self.num_workers + self.worker[merges]
-        start, stop = np.searchsorted(key, mine), np.searchsorted(key, mine, side="right")
-        total = np.concatenate([[0], np.cumsum(sent[own])])
-        ages -= (stop - start) * here - (total[stop] - total[start])
-        count = int(size.sum() - (stop - start).sum())
-        if not count:
-            return None
-        others = size > stop - start
-        # the oldest, or the one after it, is another's, where a worker has one message in a mix
-        oldest = first[others]
-        oldest = oldest + ((sender[oldest] == self.worker[merges][others]) & (size[others] > 1))
-        return float(ages.sum() / count), max(int((here[others] - sent[oldest]).max()), 0)
-
     @property
     def latest_reads(self) -> np.ndarray:
         """Of each worker that has read, the row of its last read."""
@@ -325,7 +294,7 @@ class Trace:
             "staleness_mean": float(staleness.mean()) if len(staleness) else 0.0,
             "staleness_max": int(staleness.max()) if len(staleness) else 0,
         }
-        if self.kind == "peers" and (age := self.message_age()) is not None:
+        if self.kind == "peers" and (age := views.message_age(self)) is not None:
             out["message_age_mean"], out["message_age_max"] = age
         if len(self.span_time) and self.end:
             spans, total = self.spans, self.num_workers * self.end

@@ -8,7 +8,7 @@ import numpy as np
 
 from asyncsim.errors import InputError
 from asyncsim.tables import Table
-from asyncsim.vocabulary import DIRECTIONS, SPANS, UP
+from asyncsim.vocabulary import DIRECTIONS, MERGE, SPANS, STEP, UP, count_by_worker
 
 MAX_BINS = 1_000_000
 
@@ -35,6 +35,36 @@ def transfers(trace: Any) -> Table:
     columns = {"start": trace.transfer_start, "end": trace.transfer_end, "kind": kinds}
     columns |= {"worker": trace.transfer_worker, "source": trace.transfer_source, "target": trace.transfer_target}
     return Table(columns | {"bytes": trace.transfer_size, "moved": trace.transfer_moved})
+
+
+def message_age(trace: Any) -> tuple[float, int] | None:
+    """Mean and maximum over what peers take in of others: by how many iterations each message is behind its receiver
+    (the receiver's steps so far, less the sender's when it was published; 0 where the sender is ahead). None: nobody
+    takes in anything."""
+    steps, n, most = count_by_worker(trace.worker, trace.verb == STEP), trace.num_workers, len(trace) + 1
+    merges = np.flatnonzero(trace.verb == MERGE)
+    mix, here, receiver = trace.source[merges].astype(np.int64), steps[merges], trace.worker[merges]
+    # the messages of all mixes, those of one together, the oldest first
+    of, sent = np.repeat(np.arange(len(trace)), np.diff(trace.mix_start)), steps[trace.member]
+    order = np.lexsort((sent, of))
+    of, sent, sender = of[order], sent[order], trace.worker[trace.member][order]
+
+    def found(key: np.ndarray, first: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """For each merge: how many messages have a key in this range, and by how many iterations they are behind."""
+        order = np.argsort(key, kind="stable")
+        low, high = np.searchsorted(key[order], first), np.searchsorted(key[order], end)
+        total = np.concatenate([[0], np.cumsum(sent[order])])
+        return high - low, (high - low) * here - (total[high] - total[low])
+
+    # a thousand workers that take in a thousand messages each are not looked at one by one
+    _, behind = found(of * most + sent, mix * most, mix * most + here)
+    own, own_behind = found(of * n + sender, mix * n + receiver, mix * n + receiver + 1)
+    first, others = trace.mix_start[mix], np.diff(trace.mix_start)[mix] - own
+    if not others.any():
+        return None
+    first, receiver, here = (column[others > 0] for column in (first, receiver, here))
+    oldest = first + (sender[first] == receiver)  # of the others; a worker has one message in a mix
+    return float((behind - own_behind).sum() / others.sum()), max(int((here - sent[oldest]).max()), 0)
 
 
 def by_worker(trace: Any) -> Table:

@@ -12,6 +12,7 @@ from asyncsim.recorder import Recorder
 from asyncsim.recording import Stop, record
 from asyncsim.testing import small_trace
 from asyncsim.trace import ARRAYS, Trace
+from asyncsim.views import message_age
 from asyncsim.vocabulary import APPLY, COMPUTE, MERGE, READ, SEND, STEP
 
 
@@ -269,4 +270,4 @@ def test_how_old_messages_are_one_by_one(seed):
             for m in trace.member[trace.mix_start[mix] : trace.mix_start[mix + 1]]:
                 if trace.worker[m] != worker:
                     ages.append(max(steps[worker] - made[m], 0))
-    assert trace.message_age() == (pytest.approx(np.mean(ages)), max(ages))
+    assert message_age(trace) == (pytest.approx(np.mean(ages)), max(ages))
