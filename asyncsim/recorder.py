@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -30,6 +30,14 @@ class Clock(Protocol):
 
     @property
     def now(self) -> float: ...
+
+
+class Columns(NamedTuple):
+    """What a trace is made of, as numbers: columns of its rows (8), of its spans (3) and of its transfers (8)."""
+
+    rows: list[np.ndarray]
+    spans: list[np.ndarray]
+    transfers: list[np.ndarray]
 
 
 class HandClock:
@@ -196,7 +204,6 @@ class Recorder:
         spans and transfers, for one who asks again and again."""
         new = _columns(self._rows[8 * len(self._kept[0]) :], 8, whole=(1, 2, 3))
         self._kept = [np.concatenate(pair) for pair in zip(self._kept, new, strict=True)]
-        time, verb, worker, source, keep, take, accepted, closes = self._kept
         sizes = np.zeros(self._count + 1, np.int64)
         members: list[int] = []
         shares: list[float] = []
@@ -205,33 +212,43 @@ class Recorder:
             members.extend(messages)
             shares.extend(weights)
         spans, sent = ([], []) if rows_only else (self._spans, self._transfers)
-        span_time, span_worker, span_kind = _columns(spans, 3, whole=(1, 2))
-        transfers = _columns(sent, 8, whole=(2, 3, 4, 5))
-        transfers = [c.astype(kind) for c, kind in zip(transfers, TRANSFER_TYPES, strict=True)]
         (member,) = _columns(members, 1, whole=(0,))
         (share,) = _columns(shares, 1)
-        return Trace(
-            self.kind,
-            self.num_workers,
+        return made(
+            self,
+            Columns(self._kept, _columns(spans, 3, whole=(1, 2)), _columns(sent, 8, whole=(2, 3, 4, 5))),
             float(self.clock.now if end is None else end),
-            time,
-            verb.astype(np.int8),
-            worker.astype(np.int32),
-            source.astype(np.int32),
-            keep,
-            take,
-            accepted.astype(bool),
-            closes.astype(bool),
-            np.cumsum(sizes),
-            member.astype(np.int32),
-            share,
-            span_time,
-            span_worker.astype(np.int32),
-            span_kind.astype(np.int8),
-            workload=self.workload,
-            costs=self.costs,
-            **dict(zip(TRANSFER_ARRAYS, transfers, strict=True)),
+            mix_start=np.cumsum(sizes),
+            member=member.astype(np.int32),
+            share=share,
         )
+
+
+def made(log: Recorder, columns: Columns, end: float, **mixes: np.ndarray) -> Trace:
+    """The checked trace of these columns, of the kind, workers and costs that a recorder is for."""
+    time, verb, worker, source, keep, take, accepted, closes = columns.rows
+    span_time, span_worker, span_kind = columns.spans
+    transfers = [c.astype(kind) for c, kind in zip(columns.transfers, TRANSFER_TYPES, strict=True)]
+    return Trace(
+        log.kind,
+        log.num_workers,
+        end,
+        time,
+        verb.astype(np.int8),
+        worker.astype(np.int32),
+        source.astype(np.int32),
+        keep,
+        take,
+        accepted.astype(bool),
+        closes.astype(bool),
+        span_time=span_time,
+        span_worker=span_worker.astype(np.int32),
+        span_kind=span_kind.astype(np.int8),
+        workload=log.workload,
+        costs=log.costs,
+        **mixes,
+        **dict(zip(TRANSFER_ARRAYS, transfers, strict=True)),
+    )
 
 
 def _columns(flat: list[Any], width: int, whole: tuple[int, ...] = ()) -> list[np.ndarray]:

@@ -10,8 +10,9 @@ from simpy.core import EmptySchedule
 
 from asyncsim.cluster import Cluster
 from asyncsim.errors import Deadlock, InputError, expect, within
+from asyncsim.network.alone import alone
 from asyncsim.protocols import Protocol, Simulation, Turn
-from asyncsim.recorder import Recorder
+from asyncsim.recorder import Recorder, made
 from asyncsim.records import Count, Positive, checked
 from asyncsim.streams import check_seed
 from asyncsim.trace import Trace
@@ -71,6 +72,8 @@ def record(
     if protocol.steered:
         what = f"{protocol.name} is steered by what is learned: asyncsim.steer(...) runs both halves in step"
         raise InputError(what, "protocol")
+    if protocol.alone and (trace := recording.at_once()) is not None:
+        return trace
     question = recording.go_on()
     assert question is None
     return recording.trace()
@@ -125,7 +128,13 @@ class Recording:
             assert limit.callbacks is not None
             limit.callbacks.append(self._time_is_up)
         self._sim = Simulation(self._env, self._log, cluster, seed)
-        protocol.start(self._sim)
+        self._cluster, self._protocol, self._started = cluster, protocol, False
+        self._limits = min(updates, gradients), seconds * (1 + ROUNDING)
+
+    def at_once(self) -> Trace | None:
+        """The whole trace of a protocol whose workers are ``alone``, without events; None: they meet on their way."""
+        found = alone(self._sim, self._cluster, *self._limits)
+        return None if found is None else made(self._log, found[0], min(found[1], self._seconds))
 
     def _time_is_up(self, _: object) -> None:
         # nothing else to come, to anybody: it was over before (of what was interrupted, delays are left in the queue)
@@ -139,6 +148,9 @@ class Recording:
     def go_on(self) -> tuple[int, simpy.Event] | None:
         """Run to the end (None), or to the next question: whose it is, and the event that takes the answer."""
         questions = self._sim.questions
+        if not self._started:
+            self._started = True
+            self._protocol.start(self._sim)
         try:
             if not self._steered:
                 self._env.run(self._end)

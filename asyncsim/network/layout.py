@@ -17,6 +17,7 @@ class Route(NamedTuple):
     latency: float  # seconds
     path: tuple[Link, ...]  # those links on it that limit anything
     copies: float  # bytes per second at which the target's processor takes it in
+    rate: float  # bytes per second of the narrowest link
 
 
 class Layout:
@@ -45,13 +46,14 @@ class Layout:
         if a == b:
             carries = here.link_bandwidth or float("inf")
             hops = [Hop(("out", source, source), carries, 0.0), Hop(("in", target, target), carries, 0.0)]
-            return Route(a, b, here.link_latency, self._path(hops), float("inf"))
+            return self._route(a, b, here.link_latency, hops, float("inf"))
         way = self.cluster.topology.way(a, b, self.hosts)
         hops = [Hop(("send", a, a), here.sends, 0.0), *way, Hop(("receive", b, b), there.receives, 0.0)]
         latency = here.latency + self.cluster.latency + there.latency + sum(hop.latency for hop in way)
-        return Route(a, b, latency, self._path(hops), there.copy_bandwidth or float("inf"))
+        return self._route(a, b, latency, hops, there.copy_bandwidth or float("inf"))
 
-    def _path(self, hops: list[Hop]) -> tuple[Link, ...]:
-        return tuple(
+    def _route(self, a: int, b: int, latency: float, hops: list[Hop], copies: float) -> Route:
+        path = tuple(
             self._links.setdefault(hop.name, Link(hop.bandwidth)) for hop in hops if hop.bandwidth < float("inf")
         )
+        return Route(a, b, latency, path, copies, min([hop.bandwidth for hop in hops]))

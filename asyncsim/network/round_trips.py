@@ -28,13 +28,13 @@ class RoundTrips:
         self.num_workers = n = cluster.num_workers
         model_bytes, costs = log.workload.model_bytes, log.costs
         self._shards = range(n, n + cluster.servers.shards)
-        self._sizes = {UP: costs.upload * model_bytes, DOWN: costs.download * model_bytes}
+        self.sizes = {UP: costs.upload * model_bytes, DOWN: costs.download * model_bytes}
         self._buckets = cluster.buckets
         self._replies: dict[int, dict[Piece, simpy.Event]] = {}  # what is still coming to a worker
         self._outboxes: dict[int, Outbox] = {}
         self._process: dict[int, simpy.Process] = {}
         self._stage = [0] * n  # of each worker's gradients, how many began and ended
-        self._plain: dict[int, list[tuple[float, int, int] | None]] = {}  # see _if_plain; by worker, up and down
+        self._plain: dict[int, list[tuple[float, int, int] | None]] = {}  # see ``plain``; by worker, up and down
         self._flying: dict[int, tuple[int, int, int, float, float]] = {}  # of those, what is on its way
 
     def gradient(self, worker: int, receive: bool = True) -> Generator[simpy.Event, Any, bool]:
@@ -85,8 +85,8 @@ class RoundTrips:
     def _send(self, worker: int, kind: int, messages: list[Message]) -> Process:
         """One message to, or from, each shard; all travel at once."""
         if worker not in self._plain:
-            self._plain[worker] = [self._if_plain(worker, UP), self._if_plain(worker, DOWN)]
-        plain, size = self._plain[worker][kind], self._sizes[kind]
+            self._plain[worker] = [self.plain(worker, UP), self.plain(worker, DOWN)]
+        plain, size = self._plain[worker][kind], self.sizes[kind]
         if plain:  # nothing but latency: no need to follow it on its way
             latency, source, target = plain
             begun = self.env.now
@@ -99,7 +99,7 @@ class RoundTrips:
             return
         self.log.enter(worker, SEND if kind == UP else RECEIVE)
         whole = Turn(self.env, None, worker)
-        done = countdown(len(self._shards), whole.start)
+        done = whole.happen if len(self._shards) == 1 else countdown(len(self._shards), whole.happen)
         for shard in self._shards:
             way = (worker, shard) if kind == UP else (shard, worker)
             messages.append(self.transfers.send(worker, kind, *way, size / len(self._shards), done))
@@ -111,21 +111,21 @@ class RoundTrips:
             kind, source, target, size, begun = self._flying.pop(worker)
             self.log.transfer((begun, end, kind, worker, source, target, size, 0.0))
 
-    def _if_plain(self, worker: int, kind: int) -> tuple[float, int, int] | None:
+    def plain(self, worker: int, kind: int) -> tuple[float, int, int] | None:
         """Latency and hosts of a message that meets nothing else: one shard, no limit on its way."""
         if len(self._shards) > 1:
             return None
         ends = (worker, self._shards[0])
         route = self.transfers.layout.route(*(ends if kind == UP else ends[::-1]))
         free = not route.path and route.copies == float("inf")
-        lead = self.transfers.lead(*(ends if kind == UP else ends[::-1]), self._sizes[kind])
+        lead = self.transfers.lead(*(ends if kind == UP else ends[::-1]), self.sizes[kind])
         return (lead, route.source, route.target) if free else None
 
     def _outbox(self, worker: int, kind: int, ways: list[tuple[int, int]], arrived: Any) -> Outbox:
         self._drop_outbox(worker)
         pieces = self._steps.pieces
         assert pieces is not None
-        box = Outbox(self.transfers, self._buckets, worker, kind, ways, self._sizes[kind], pieces, arrived)
+        box = Outbox(self.transfers, self._buckets, worker, kind, ways, self.sizes[kind], pieces, arrived)
         self._outboxes[worker] = box
         return box
 

@@ -80,13 +80,18 @@ class FairSharing:
             self._unlink(flow)
         return ended
 
-    def start(self, flow: Flow) -> None:
-        """A flow begins now. Its rate is known after ``settle``."""
+    @property
+    def busy(self) -> bool:
+        """Whether any flow is under way."""
+        return bool(self._classes)
+
+    def start(self, flow: Flow, left: float | None = None) -> None:
+        """A flow begins now, with all of its bytes or with so many ``left``. Its rate is known after ``settle``."""
         for link in flow.path:
             link.flows[flow] = None
             if len(link.flows) == 2:  # the one that had it for itself shares it now
                 self._move(next(iter(link.flows)))
-        self._join(flow, flow.size)
+        self._join(flow, flow.size if left is None else left)
 
     def stop(self, flow: Flow) -> float:
         """A flow is given up now; the bytes that it has moved."""

@@ -38,7 +38,7 @@ class Simulation:
         self._steps = Steps(cluster, seed, log.workload.tensor_bytes)
         self.shares = self._steps.shares  # of each piece of a gradient, in the order in which they get ready
         self.server = Server(env, log, cluster, seed)
-        self._round_trips = RoundTrips(env, log, cluster, self.transfers, self._steps)
+        self.round_trips = RoundTrips(env, log, cluster, self.transfers, self._steps)
 
     # ---------------------------------------------------------------- a worker
 
@@ -46,7 +46,7 @@ class Simulation:
         """The worker receives what it has just read (unless it has it already), computes a gradient there, and sends it
         to the server. Returns whether it has arrived, or was stopped (``stop``) before. A worker's gradients are all
         made by one process."""
-        return self._round_trips.gradient(worker, receive)
+        return self.round_trips.gradient(worker, receive)
 
     def compute(self, worker: int) -> simpy.Event:
         """The worker computes one gradient; nothing is received or sent."""
@@ -104,7 +104,7 @@ class Simulation:
         That is at the end of this instant: what arrives at this very time has arrived; completion wins. The word
         travels with the new parameters; what a worker would compute until it hears of it is of no use.
         """
-        self._round_trips.stop(workers)
+        self.round_trips.stop(workers)
 
     # ---------------------------------------------------------------- between peers, and values
 
@@ -127,8 +127,7 @@ class Simulation:
     def seconds_between(self, worker: int, peer: int) -> float:
         """How long a model takes from one peer to another, if it is alone."""
         route = self.transfers.layout.route(worker, peer)
-        slowest = max([1 / link.capacity for link in route.path], default=0.0)
-        return route.latency + self.model_bytes * (slowest + 1 / route.copies)
+        return route.latency + self.model_bytes * (1 / route.rate + 1 / route.copies)
 
     def mean_seconds(self, worker: int) -> float:
         """Of its steps, without delays."""
@@ -143,7 +142,7 @@ class Simulation:
 
     def close(self) -> None:
         """The end: write down what is on its way."""
-        self._round_trips.close()
+        self.round_trips.close()
         self.transfers.close()
 
     def held(self) -> list[str]:

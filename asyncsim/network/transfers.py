@@ -10,7 +10,7 @@ import simpy
 
 from asyncsim.cluster.cluster import Cluster
 from asyncsim.network.layout import Layout, Route
-from asyncsim.network.sharing import FairSharing, Flow, Link
+from asyncsim.network.sharing import SAME_TIME, FairSharing, Flow
 from asyncsim.network.turns import Turn, bury, call
 
 FIRST = -1  # the turn before all workers' at an instant
@@ -35,9 +35,10 @@ class Message(Flow):
         self.sent = False  # whether its bytes are on the links, or were
         self.alarm: Turn | None = None  # when something happens to it next
 
-    def later(self, env: simpy.Environment, seconds: float, what: Callable[[], Any]) -> None:
+    def later(self, env: simpy.Environment, seconds: float, what: Callable[[simpy.Event], Any]) -> None:
         """Something happens to it so many seconds from now."""
-        self.alarm = call(env, seconds, self.worker, what)
+        self.alarm = turn = Turn(env, seconds, self.worker)
+        turn.callbacks.append(what)
 
 
 class Carrier(Protocol):
@@ -95,7 +96,7 @@ class Transfers:
         if max(size, as_large_as) <= self.eager_limit:
             message.later(self.env, route.latency, begin)
         else:
-            message.later(self.env, route.latency, lambda: self._announced(message, ready, begin))
+            message.later(self.env, route.latency, lambda _: self._announced(message, ready, begin))
         return message
 
     def lead(self, source: int, target: int, size: float) -> float:
@@ -103,7 +104,7 @@ class Transfers:
         latency = self.layout.route(source, target).latency
         return latency if size <= self.eager_limit else 3 * latency
 
-    def _announced(self, message: Message, ready: simpy.Event | None, begin: Callable[[], Any]) -> None:
+    def _announced(self, message: Message, ready: simpy.Event | None, begin: Callable[[simpy.Event], Any]) -> None:
         """The receiver knows of it: its answer, then the first byte, take a latency each."""
 
         def answer(_: object = None) -> None:
@@ -123,7 +124,7 @@ class Transfers:
             for message in self._held
         ]
 
-    def begin(self, message: Message) -> None:
+    def begin(self, message: Message, _: object = None) -> None:
         """Its bytes may go over the links now."""
         if message not in self._under_way:
             return  # given up before
@@ -141,7 +142,7 @@ class Transfers:
             self._end(message)
         else:
             seconds = self.processed(message.route.target, message.size, message.route.copies)
-            message.later(self.env, seconds, lambda: self._end(message))
+            message.later(self.env, seconds, lambda _: self._end(message))
 
     def processed(self, host: int, size: float, bandwidth: float) -> float:
         """The host's processor goes over so many bytes in its turn; the seconds until it has."""
@@ -187,7 +188,7 @@ class Alone:
     def carry(self, message: Message) -> None:
         env = self._transfers.env
         self._begun[message] = env.now
-        message.later(env, message.size / narrowest(message.path), lambda: self._over(message))
+        message.later(env, message.size / message.route.rate, lambda _: self._over(message))
 
     def _over(self, message: Message) -> None:
         if self._begun.pop(message, None) is not None:
@@ -195,15 +196,10 @@ class Alone:
 
     def moved(self, message: Message) -> float:
         passed = self._transfers.env.now - self._begun[message]
-        return min(passed * narrowest(message.path), message.size)
+        return min(passed * message.route.rate, message.size)
 
     def drop(self, message: Message) -> None:
         del self._begun[message]
-
-
-def narrowest(path: tuple[Link, ...]) -> float:
-    """Bytes per second of the narrowest link."""
-    return min(link.capacity for link in path)
 
 
 class InOrder:
@@ -229,9 +225,9 @@ class InOrder:
         last = k + 1 == len(message.path)
         self._begun[message] = (begins, over) if last else None
         if last:
-            message.later(env, over - env.now, lambda: self._over(message))
+            message.later(env, over - env.now, lambda _: self._over(message))
         elif begins > env.now:
-            message.later(env, begins - env.now, lambda: self._hop(message, k + 1, over))
+            message.later(env, begins - env.now, lambda _: self._hop(message, k + 1, over))
         else:
             self._hop(message, k + 1, over)
 
@@ -253,23 +249,72 @@ class InOrder:
 
 
 class Fair:
-    """All messages share the links max-min fairly; rates are found anew at each instant at which something changes."""
+    """All messages share the links max-min fairly; rates are found anew at each instant at which something changes.
+
+    A message that has all of its links to itself is ``_solo``: it needs no more than an alarm at its end, until another
+    comes to one of them.
+    """
 
     def __init__(self, transfers: Transfers):
         self._transfers, self._sharing = transfers, FairSharing()
+        self._solo: dict[Message, tuple[float, float, float]] = {}  # since when, at which rate, until when
         self._settling = False
         self._next = 0  # which alarm is the one that counts
 
     def carry(self, message: Message) -> None:
+        env = self._transfers.env
+        for link in message.path:
+            if link.flows:
+                break
+        else:
+            now, rate = env.now, message.route.rate
+            end = now + message.size / rate
+            for link in message.path:
+                link.flows[message] = None
+            self._solo[message] = now, rate, end
+            message.later(env, end - now, lambda _: self._over(message))
+            return
         self._go_on()
+        for link in message.path:
+            for other in link.flows:
+                if other in self._solo:  # at most one, which has it for itself
+                    self._meet(other)
+                    break
         self._sharing.start(message)
 
+    def _over(self, message: Message) -> None:
+        """A message is over its links, if it has met no other there."""
+        if self._solo.pop(message, None) is None:
+            return
+        self._leave(message)
+        self._transfers.arrived(message)
+
+    def _leave(self, message: Message) -> None:
+        for link in message.path:
+            link.flows.pop(message, None)
+
+    def _meet(self, message: Message) -> None:
+        """Another comes to one of its links."""
+        since, rate, end = self._solo[message]
+        now = self._transfers.env.now
+        self._leave(message)
+        if end <= now * (1 + SAME_TIME):
+            return  # at the very instant of its end, for which its alarm is set
+        del self._solo[message]
+        bury(self._transfers.env, [message.alarm])
+        self._sharing.start(message, message.size - rate * (now - since))
+
     def moved(self, message: Message) -> float:
+        if message in self._solo:
+            since, rate, _ = self._solo[message]
+            return min(rate * (self._transfers.env.now - since), message.size)
         self._go_on()
         return message.size - self._sharing.left(message) if message.group is not None else message.size
 
     def drop(self, message: Message) -> None:
-        if message.group is not None:
+        if self._solo.pop(message, None) is not None:
+            self._leave(message)  # its alarm is buried
+        elif message.group is not None:
             self._go_on()
             self._sharing.stop(message)
 
@@ -299,4 +344,5 @@ class Fair:
     def _ring(self, number: int) -> None:
         if number == self._next:
             self._advance()  # also where the clock could not go on by so little
-            self._go_on()
+            if self._sharing.busy:
+                self._go_on()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
+from heapq import heappush
 from typing import Any
 
 import simpy
@@ -20,32 +21,41 @@ class Turn(simpy.Event):
     first (priorities 0 and 1), then worker 0, 1, 2, ... With ``seconds`` None it is scheduled later, by ``start``.
     """
 
+    # one for each gradient and message at least: so without the calls of simpy.Event.__init__ and Environment.schedule
+    __slots__ = ("_worker", "dead")
+
     def __init__(self, env: simpy.Environment, seconds: float | None, worker: int):
-        super().__init__(env)
+        self.env, self.callbacks = env, []
         self._worker, self.dead = worker, False
-        if seconds is not None:  # as in start, which would be one more call for each gradient
-            self._ok = True
-            self._value = None
-            env.schedule(self, 2 + worker, seconds)  # type: ignore[arg-type]
+        if seconds is not None:
+            self._ok, self._value = True, None
+            heappush(env._queue, (env._now + seconds, 2 + worker, next(env._eid), self))  # type: ignore[misc]
 
     def start(self, seconds: float = 0.0) -> None:
         """Happen so many seconds from now."""
-        self._ok = True
-        self._value = None
-        self.env.schedule(self, 2 + self._worker, seconds)  # type: ignore[arg-type]
+        env, self._ok, self._value = self.env, True, None
+        heappush(env._queue, (env._now + seconds, 2 + self._worker, next(env._eid), self))  # type: ignore[misc]
 
     def start_at(self, time: float) -> None:
         """Happen at this very time (now, if that is past): now + (time - now) would miss it by a hair."""
-        self._ok = True
-        self._value = None
-        env = self.env
-        heapq.heappush(env._queue, (max(time, env.now), 2 + self._worker, next(env._eid), self))  # type: ignore[misc]
+        env, self._ok, self._value = self.env, True, None
+        heappush(env._queue, (max(time, env._now), 2 + self._worker, next(env._eid), self))  # type: ignore[misc]
+
+    def happen(self) -> None:
+        """Happen within the worker's turn that it is. Where nobody waits for it yet: at the next."""
+        if not self.callbacks:
+            self.start()
+            return
+        self._ok, self._value = True, None
+        callbacks = self.callbacks
+        self.callbacks = None  # type: ignore[assignment]
+        for callback in callbacks:
+            callback(self)
 
 
 def call(env: simpy.Environment, seconds: float, worker: int, what: Callable[[], Any]) -> Turn:
     """Do something so many seconds from now, at the worker's turn."""
     turn = Turn(env, seconds, worker)
-    assert turn.callbacks is not None
     turn.callbacks.append(lambda _: what())
     return turn
 

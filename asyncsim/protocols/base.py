@@ -14,12 +14,14 @@ class Protocol(Family):
 
     ``kind`` says who takes part: ``'server'`` (workers and a parameter server) or ``'peers'``. One that is ``steered``
     asks for values (``Simulation.ask``), so that its timing cannot be recorded before the learning. ``carries``:
-    between peers, what its messages must be, as ``PeerAlgorithm.takes`` says (empty: anything).
+    between peers, what its messages must be, as ``PeerAlgorithm.takes`` says (empty: anything). ``alone``: each worker
+    reads, sends a gradient that is an update, and reads again, whatever the others do.
     """
 
     family = "protocol"
     kind: ClassVar[str]
     steered: ClassVar[bool] = False
+    alone: ClassVar[bool] = False
     carries: ClassVar[str] = ""
 
     def check(self, num_workers: int) -> None:

@@ -21,6 +21,7 @@ class Asynchronous(Protocol):
     """Nobody waits: each gradient is an update when it arrives, and its worker reads right after it."""
 
     kind: ClassVar[str] = "server"
+    alone: ClassVar[bool] = True
 
     def start(self, sim: Simulation) -> None:
         updates = Updates(sim, 1)
