@@ -1,4 +1,4 @@
-"""The command line: ``asyncsim run | sweep | trace | list``."""
+"""The command line: ``asyncsim run | sweep | trace | list | bench``."""
 
 from __future__ import annotations
 
@@ -202,6 +202,44 @@ def list_(what: Annotated[str, tyro.conf.Positional] = "all", plugin: Plugins = 
         if not found:
             raise InputError(f"nothing is called {what!r}; there are: {', '.join(names)}{nearest(what, names)}")
         print("\n\n".join(describe(cls, full=True) for cls in found))
+
+
+@app.command
+def bench(
+    group: Annotated[tuple[str, ...], tyro.conf.Positional] = (),
+    json: bool = False,
+    quick: bool = False,
+    out: Folder = "",
+) -> None:
+    """Measure how fast asyncsim is on this machine, each figure over what bounds it: a line a figure.
+
+    Example: asyncsim bench; asyncsim bench replay peers --json
+
+    Args:
+        group: replay, models, peers, recording or starting (left out: all, about ten minutes)
+        json: print one JSON object
+        quick: an eighth of the work, and less exact
+        out: a folder to write them to as well, with the machine and versions (left empty: nothing is written)
+    """
+    import json as notation
+
+    from asyncsim.bench import figures
+    from asyncsim.files import check_folder, mark, new_folder
+    from asyncsim.runs import versions
+
+    if out:
+        check_folder(Path(out), "bench")
+    found: dict[str, float] = {}
+    for name, value in figures(group, quick):
+        found[name] = value
+        if not json:
+            print(f"{name}: {value:.3g}", flush=True)
+    if json:
+        print(notation.dumps(found, indent=2))
+    if out:
+        with new_folder(Path(out), "bench") as folder:
+            (folder / "bench.txt").write_text("".join(f"{k}: {v:.3g}\n" for k, v in found.items()), encoding="utf-8")
+            mark(folder, "bench", versions=versions())
 
 
 @contextmanager
