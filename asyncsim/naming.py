@@ -20,18 +20,8 @@ from asyncsim.sources import fingerprint_of
 
 # what arranges or shows results, and changes none
 APART = {
-    *(
-        "changes.py",
-        "cli.py",
-        "compilation.py",
-        "interruption.py",
-        "listing.py",
-        "naming.py",
-        "plots.py",
-        "plugins.py",
-        "reports.py",
-    ),
-    *("scenario_files.py", "sources.py", "sweeps", "testing.py"),
+    *("bench", "changes.py", "cli.py", "compilation.py", "interruption.py", "listing.py", "naming.py", "plots.py"),
+    *("plugins.py", "reports.py", "scenario_files.py", "sources.py", "sweeps", "testing.py"),
 }
 PACKAGE = Path(__file__).parent
 
