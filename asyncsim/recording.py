@@ -128,12 +128,12 @@ class Recording:
             assert limit.callbacks is not None
             limit.callbacks.append(self._time_is_up)
         self._sim = Simulation(self._env, self._log, cluster, seed)
-        self._cluster, self._protocol, self._started = cluster, protocol, False
+        self._protocol, self._started = protocol, False
         self._limits = min(updates, gradients), seconds * (1 + ROUNDING)
 
     def at_once(self) -> Trace | None:
         """The whole trace of a protocol whose workers are ``alone``, without events; None: they meet on their way."""
-        found = alone(self._sim, self._cluster, *self._limits)
+        found = alone(self._sim, *self._limits)
         return None if found is None else made(self._log, found[0], min(found[1], self._seconds))
 
     def _time_is_up(self, _: object) -> None:

@@ -38,22 +38,12 @@ def test_an_interruption_that_is_lost_comes_again(number, kind):
     time.sleep(0.6)  # and no more after that
 
 
-@HAS_TIMER
-def test_what_is_being_cleared_away_is_not_interrupted():
-    cleared = []
-
-    def clears_away():
-        with insisting():
-            try:
-                signal.raise_signal(signal.SIGINT)
-            finally:
-                signal.raise_signal(signal.SIGINT)
-                time.sleep(0.7)
-                cleared.append("all")
-
-    with pytest.raises(KeyboardInterrupt):
-        clears_away()
-    assert cleared == ["all"]
+def interrupted_again():
+    try:
+        signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.raise_signal(signal.SIGINT)
+        time.sleep(0.7)
 
 
 def ends_otherwise():
@@ -74,8 +64,12 @@ def fails_meanwhile():
 
 
 @HAS_TIMER
-@pytest.mark.parametrize("inner", [ends_otherwise, fails_meanwhile])
-def test_nor_what_comes_up_meanwhile(inner):
+@pytest.mark.parametrize(
+    ("inner", "kind"),
+    [(interrupted_again, KeyboardInterrupt), (fails_meanwhile, KeyboardInterrupt), (ends_otherwise, SystemExit)],
+)
+def test_what_is_being_cleared_away_is_not_interrupted(inner, kind):
+    """Whatever comes up meanwhile."""
     cleared = []
 
     def clears_away():
@@ -86,7 +80,7 @@ def test_nor_what_comes_up_meanwhile(inner):
                 time.sleep(0.7)
                 cleared.append("all")
 
-    with pytest.raises((KeyboardInterrupt, SystemExit)):
+    with pytest.raises(kind):
         clears_away()
     assert cleared == ["all"]
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 from asyncsim.bench.recordings import recording
 from asyncsim.bench.replays import models, peers, servers
 from asyncsim.bench.starting import starting
+from asyncsim.bench.timing import Figures
 from asyncsim.errors import InputError, nearest
 
-Figures = Iterator[tuple[str, float]]
 GROUPS: dict[str, Callable[[float], Figures]] = {
     "replay": servers,
     "models": models,

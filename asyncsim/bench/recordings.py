@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import functools
 import statistics
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import simpy
 
-from asyncsim.bench.timing import ratio, spent
+from asyncsim.bench.timing import Figures, ratio, spent
 from asyncsim.cluster import Cluster, Constant, Gamma, Host, Racks, Tensors, Workers
 from asyncsim.cluster.named_hosts import PizDaint
 from asyncsim.protocols import Asynchronous, WaitAvoidingGroups
 from asyncsim.recording import Stop, record
-from asyncsim.trace import ARRAYS, Trace
+from asyncsim.trace import Trace
+from asyncsim.vocabulary import ROW_ARRAYS
 from asyncsim.workload import Workload
 
-Figures = Iterator[tuple[str, float]]
 SIZES = (8, 64, 1024)
 NIC = Host(bandwidth=1e9, latency=1e-5)
 TENSORS = (4_000_000,) * 25
-LISTS = ("member", "share", "span_time", "span_worker", "span_kind")
 
 
 def timeouts(workers: int, gradients: int) -> None:
@@ -54,8 +52,8 @@ def recording(scale: float) -> Figures:
         more[workers] = statistics.median(spent(lambda: ours(4)).cpu - spent(ours).cpu for _ in range(5))
     yield "recording.cost_of_1024_over_8", more[1024] / more[8]
     trace = record(Cluster((Workers(Constant(1.0), 8),)), Asynchronous(), stop=Stop(updates=10_000))
-    rows = sum(getattr(trace, name).nbytes for name in ARRAYS if len(getattr(trace, name)) == len(trace))
-    yield "recording.bytes_a_row", rows / len(trace)
+    # lists of members, spans and transfers apart
+    yield "recording.bytes_a_row", sum(getattr(trace, name).nbytes for name in ROW_ARRAYS) / len(trace)
     few = count // 8
     for workers in SIZES[:2]:
         slow = Cluster((Workers(Gamma(1.0, 0.1), workers, NIC),))

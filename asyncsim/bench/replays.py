@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,7 +13,7 @@ from jax import lax
 
 from asyncsim.algorithms import ADPSGD, ASGD, SMEGA2, WAGMA, Algorithm
 from asyncsim.bench.bare import Bare
-from asyncsim.bench.timing import Spent, ratio, spent
+from asyncsim.bench.timing import Figures, Spent, ratio, spent
 from asyncsim.cluster import Cluster, Gamma, Workers
 from asyncsim.data import Blobs, Digits
 from asyncsim.problems import MLP, CharTransformer, ConvNet, CustomProblem, Problem, Quadratic
@@ -22,7 +22,6 @@ from asyncsim.recording import Stop, record
 from asyncsim.replaying import Every, replay
 from asyncsim.trace import Trace
 
-Figures = Iterator[tuple[str, float]]
 ENDS = Every(updates=10**9)  # evaluate at the start and at the end only
 SHAPE = (28, 28)
 

@@ -6,17 +6,14 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import asyncsim
 from asyncsim.bench.replays import ENDS, trace_of
-from asyncsim.bench.timing import Spent, spent
+from asyncsim.bench.timing import Figures, Spent, spent
 from asyncsim.problems import MLP
 from asyncsim.replaying import replay
 from asyncsim.replaying.pools import PROGRAMS
-
-Figures = Iterator[tuple[str, float]]
 
 QUICK = """
 [cluster]
@@ -48,7 +45,7 @@ def starting(scale: float) -> Figures:
     before = len(PROGRAMS)
     for k in range(50):
         replay(trace_of(8, 100 + k), asyncsim.SMEGA2(0.001 * (k + 1)), problem, every=ENDS)
-    yield "starting.programs_for_49_more_rates", len(PROGRAMS) - before
+    yield "starting.programs_for_50_more_rates", len(PROGRAMS) - before
 
 
 def _command(*arguments: str, cache: str | None = None) -> Spent:

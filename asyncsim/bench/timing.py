@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 ROUNDS = 5
+Figures = Iterator[tuple[str, float]]  # name and value, as they are measured
 
 
 class Spent(NamedTuple):

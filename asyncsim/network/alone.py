@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from asyncsim.cluster.cluster import Cluster
 from asyncsim.network.simulation import Simulation
 from asyncsim.recorder import Columns
 from asyncsim.vocabulary import APPLY, COMPUTE, DOWN, READ, RECEIVE, SEND, UP
@@ -34,7 +33,7 @@ class Ways(NamedTuple):
 
 
 class Events(NamedTuple):
-    """What happens, in order: when, to whose gradient, what, and since when it was on its way."""
+    """What happens, in order: when, to whose gradient, what, and when what comes before did (without latency: now)."""
 
     time: np.ndarray
     worker: np.ndarray
@@ -46,14 +45,14 @@ class Events(NamedTuple):
         return Events(*(column[kept] for column in self))
 
 
-def alone(sim: Simulation, cluster: Cluster, gradients: float, seconds: float) -> tuple[Columns, float] | None:
+def alone(sim: Simulation, gradients: float, seconds: float) -> tuple[Columns, float] | None:
     """All that workers do which read, compute and send for ever, each gradient an update: up to the last of so many, or
     up to a time, whichever comes first; and when that is. None: they meet on their way."""
     ways = _ways(sim)
     if ways is None:
         return None
     n = sim.num_workers
-    times = _times([cluster.step_times(worker, sim.seed) for worker in range(n)], ways.latency, gradients, seconds)
+    times = _times(sim.steps.times, ways.latency, gradients, seconds)
     events = _in_order(times, ways.latency, seconds)
     arrivals = np.flatnonzero(events.what == ARRIVED)
     if len(arrivals) >= gradients:  # this is the end, whatever else comes at that instant
@@ -157,23 +156,21 @@ def _transfers(events: Events, ways: Ways) -> list[np.ndarray]:
     left_up = last[events.what[last] == COMPUTED]
     left_down = last[arrived[last] & waits[last]]
 
-    def some(at: np.ndarray, kind: int, begun: np.ndarray, end: np.ndarray, place: np.ndarray) -> np.ndarray:
-        worker = events.worker[at]
-        size = np.full(len(at), ways.size[kind])
+    def some(at: np.ndarray, kind: int, begun: np.ndarray, end: np.ndarray | None, place: np.ndarray) -> np.ndarray:
+        worker, size = events.worker[at], np.full(len(at), ways.size[kind])
+        moved, end = (np.zeros(len(at)), np.full(len(at), NEVER)) if end is None else (size, end)
         columns = begun, end, np.full(len(at), kind), worker, ways.source[worker, kind], ways.target[worker, kind]
-        return np.stack([*columns, size, np.where(end < NEVER, size, 0.0), place])
+        return np.stack([*columns, size, moved, place])
 
-    never = np.full(len(left_up), NEVER), np.full(len(left_down), NEVER)
     after = len(events.time)
-    # without latency a message is there when it is sent; a reply then comes right after its gradient
-    begun_down = np.where(arrived[down], events.time[down], events.since[down])
-    begun_up = np.where(ways.latency[events.worker[up], UP] > 0, events.since[up], events.time[up])
+    # without latency a reply is there when it is sent, right after its gradient has arrived
+    begun = np.where(arrived[down], events.time[down], events.since[down])
     columns = np.concatenate(
         [
-            some(up, UP, begun_up, events.time[up], up),
-            some(down, DOWN, begun_down, events.time[down], down + np.where(arrived[down], 0.5, 0.0)),
-            some(left_up, UP, events.time[left_up], never[0], after + left_up),
-            some(left_down, DOWN, events.time[left_down], never[1], after + left_down),
+            some(up, UP, events.since[up], events.time[up], up),
+            some(down, DOWN, begun, events.time[down], down + np.where(arrived[down], 0.5, 0.0)),
+            some(left_up, UP, events.time[left_up], None, after + left_up),
+            some(left_down, DOWN, events.time[left_down], None, after + left_down),
         ],
         axis=1,
     )

@@ -35,10 +35,10 @@ class Simulation:
         self.waits_for: dict[int, str | Callable[[], str]] = {}  # of each worker that waits, what for
         self.questions: list[tuple[int, simpy.Event]] = []  # asked and not yet answered
         self.transfers = Transfers(env, cluster, log.transfer, log.kind)
-        self._steps = Steps(cluster, seed, log.workload.tensor_bytes)
-        self.shares = self._steps.shares  # of each piece of a gradient, in the order in which they get ready
+        self.steps = Steps(cluster, seed, log.workload.tensor_bytes)
+        self.shares = self.steps.shares  # of each piece of a gradient, in the order in which they get ready
         self.server = Server(env, log, cluster, seed)
-        self.round_trips = RoundTrips(env, log, cluster, self.transfers, self._steps)
+        self.round_trips = RoundTrips(env, log, cluster, self.transfers, self.steps)
 
     # ---------------------------------------------------------------- a worker
 
@@ -56,9 +56,9 @@ class Simulation:
         """The worker begins one gradient: its end, and the times in seconds at which its pieces will be ready, in this
         order (``shares`` of the model's bytes); the last one is its end."""
         self.log.enter(worker, COMPUTE)
-        late, seconds = self._steps.next[worker]()
+        late, seconds = self.steps.next[worker]()
         now, whole = self.env.now, late + seconds
-        ready = [now + (late + piece.ready * seconds) for piece in (self._steps.pieces or ())[:-1]]
+        ready = [now + (late + piece.ready * seconds) for piece in (self.steps.pieces or ())[:-1]]
         return Turn(self.env, whole, worker), [*ready, now + whole]
 
     def wait(self, worker: int, event: simpy.Event, what: str | Callable[[], str]) -> Asking:

@@ -15,13 +15,14 @@ class Steps:
 
     def __init__(self, cluster: Cluster, seed: int, tensor_bytes: tuple[int, ...]):
         self.pieces = cluster.buckets.pieces(tensor_bytes)
-        # next[worker](): the delay before a gradient, and how long it takes; where pieces do not matter, all is one
-        self.next = []
+        self.times = []  # of each worker; where pieces do not matter, with its delays
+        self.next = []  # next[worker](): the delay before a gradient, where it is apart, and how long it takes
         for worker in range(cluster.num_workers):
             if self.pieces is None:
                 times, delays = cluster.step_times(worker, seed), None
             else:
                 times, delays = cluster.step_times_and_delays(worker, seed)
+            self.times.append(times)
             self.next.append(zip(itertools.repeat(0.0) if delays is None else delays, times, strict=False).__next__)
 
     @property

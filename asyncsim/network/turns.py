@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from heapq import heappush
+from heapq import heapify, heappush
 from typing import Any
 
 import simpy
@@ -21,10 +20,10 @@ class Turn(simpy.Event):
     first (priorities 0 and 1), then worker 0, 1, 2, ... With ``seconds`` None it is scheduled later, by ``start``.
     """
 
-    # one for each gradient and message at least: so without the calls of simpy.Event.__init__ and Environment.schedule
     __slots__ = ("_worker", "dead")
 
     def __init__(self, env: simpy.Environment, seconds: float | None, worker: int):
+        # there is one for each gradient and message: simpy.Event.__init__ and Environment.schedule would be calls
         self.env, self.callbacks = env, []
         self._worker, self.dead = worker, False
         if seconds is not None:
@@ -87,7 +86,7 @@ def bury(env: simpy.Environment, turns: Iterable[simpy.Event | None]) -> None:
     queue = env._queue
     if len(queue) > getattr(env, "_sweep_at", MANY):
         queue[:] = [entry for entry in queue if not getattr(entry[-1], "dead", False)]
-        heapq.heapify(queue)
+        heapify(queue)
         env._sweep_at = 2 * len(queue) + MANY  # type: ignore[attr-defined]
 
 
